@@ -26,8 +26,8 @@ class State(NamedTuple):
     step: Array  # i32[]: number of steps taken
     params: Any  # f32 parameters
     opt_state: Any
-    adaptation: Any = None  # state of noise that adapts to the model, replicated; None: none
-    ema: Any = None  # f32 exponential moving average of the parameters; None: no average
+    adaptation: Any = None  # state of noise that adapts to the model, replicated
+    ema: Any = None  # f32 exponential moving average of the parameters, or None
 
     @property
     def eval_params(self) -> Any:
@@ -48,66 +48,69 @@ def abstract_state(
     batch: dict[str, jax.Array],
     mesh: Mesh,
     adaptation: Adaptation | None = None,
-    averaged: bool = False,
-    spread: bool = False,
+    has_ema: bool = False,
+    shard_optimizer_over_data: bool = False,
 ) -> AbstractState:
     """Returns the shapes and shardings of a run's state, without allocating anything.
 
     Args:
       batch: shapes of the model's batch.
       adaptation: the adaptation of the objective's noise. None: noise does not adapt.
-      averaged: whether the state has a moving average of the parameters.
-      spread: whether the optimizer's state is sharded over the mesh axis `data` too.
+      has_ema: whether the state has a moving average of the parameters.
+      shard_optimizer_over_data: whether the optimizer's state is also sharded over the mesh axis
+        `data`.
     """
 
-    def boxed(key):
+    def init_params(key):
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
         return model.init(key, blank)
 
     # The optimizer gets plain arrays, as in every step. It may distinguish them by their paths and
     # leave some out of a part of its state (`optax.partition`, `optax.masked`).
-    def started(params):
+    def init_state(params):
         adapted = adaptation and adaptation.init()
         state = State(jnp.zeros((), jnp.int32), params, optimizer.init(params), adapted)
-        return averaged_from_here(state) if averaged else state
+        return with_initial_ema(state) if has_ema else state
 
     # An abstract mesh is enough, since nothing is computed. The devices may not exist here.
     with placed_on(mesh.abstract_mesh):
-        boxes = jax.eval_shape(boxed, jax.random.key(0))
-        shapes = jax.eval_shape(started, unboxed(boxes))
-        param_shardings = shardings_of(boxes, mesh)
-        updated = param_shardings
-        if spread:
-            updated = spread_over_data(shapes.params, param_shardings, mesh)
+        boxed_params = jax.eval_shape(init_params, jax.random.key(0))
+        shapes = jax.eval_shape(init_state, unboxed(boxed_params))
+        param_shardings = shardings_of(boxed_params, mesh)
+        update_shardings = param_shardings
+        if shard_optimizer_over_data:
+            update_shardings = spread_over_data(shapes.params, param_shardings, mesh)
         shardings = State(
             step=replicated(mesh),
             params=param_shardings,
-            opt_state=shardings_like(shapes.opt_state, shapes.params, updated, mesh),
+            opt_state=shardings_like(shapes.opt_state, shapes.params, update_shardings, mesh),
             adaptation=jax.tree.map(lambda _: replicated(mesh), shapes.adaptation),
-            ema=param_shardings if averaged else None,
+            ema=param_shardings if has_ema else None,
         )
-        placed = jax.tree.map(
+        sharded_shapes = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             shapes,
             shardings,
         )
-    return AbstractState(placed, lambda key: started(unboxed(boxed(key))))
+    return AbstractState(sharded_shapes, lambda key: init_state(unboxed(init_params(key))))
 
 
-def averaged_from_here(state: State) -> State:
-    """Returns the state with an average that starts as a copy of the parameters."""
+def with_initial_ema(state: State) -> State:
+    """Returns the state with a moving average that starts as a copy of the parameters."""
     return state._replace(ema=jax.tree.map(jnp.copy, state.params))
 
 
-def moved_average(ema: Any, params: Any, decay: float, steps: Any) -> Any:
+def updated_ema(ema: Any, params: Any, decay: float, steps: Any) -> Any:
     """Returns the moving average of the parameters after a step.
 
-    Early averages decay faster, so that the initial parameters are forgotten. The decay after n
-    steps is min(decay, (1 + n) / (10 + n)), as in the code of MDLM (arXiv:2406.07524) and in
-    TensorFlow. `steps` is n, which counts this step.
+    The average forgets the initial parameters quickly: after n steps, including this one, the decay
+    is min(decay, (1 + n) / (10 + n)), as in the code of MDLM (arXiv:2406.07524) and in TensorFlow.
+    `steps` is n.
     """
-    kept = jnp.minimum(decay, (1.0 + steps) / (10.0 + steps))
-    return jax.tree.map(lambda average, x: average + (1 - kept) * (x - average), ema, params)
+    warmed_decay = jnp.minimum(decay, (1.0 + steps) / (10.0 + steps))
+    return jax.tree.map(
+        lambda average, x: average + (1 - warmed_decay) * (x - average), ema, params
+    )
 
 
 def new_state(abstract: AbstractState, seed: int, mesh: Mesh) -> State:

@@ -26,7 +26,7 @@ from ..objectives.streams import streams_named
 from ..objectives.token_weights import in_units
 from .devices.mesh import BATCH
 from .router_terms import router_terms, router_weights
-from .state import State, moved_average
+from .state import State, updated_ema
 
 
 class Recipe(NamedTuple):
@@ -183,7 +183,7 @@ def train_step(
         metrics |= {f"adaptation/{name}": value for name, value in summary.items()}
     ema = None
     if recipe.ema_decay is not None:
-        ema = moved_average(state.ema, params, recipe.ema_decay, taken)
+        ema = updated_ema(state.ema, params, recipe.ema_decay, taken)
     return State(taken, params, opt_state, adapted, ema), metrics
 
 

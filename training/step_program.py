@@ -14,16 +14,14 @@ from .step import train_step
 def abstract_state_of(plan: Plan) -> AbstractState:
     """Returns the shapes and shardings of the state, without allocating anything."""
     recipe = plan.recipe
-    adaptation = recipe.objective.adaptation
-    averaged = recipe.ema_decay is not None
     return abstract_state(
         recipe.model,
         recipe.optimizer,
         abstract_batch(plan),
         plan.mesh,
-        adaptation,
-        averaged,
-        spread=plan.run.shard_optimizer_over_data,
+        recipe.objective.adaptation,
+        has_ema=recipe.ema_decay is not None,
+        shard_optimizer_over_data=plan.run.shard_optimizer_over_data,
     )
 
 

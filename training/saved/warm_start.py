@@ -22,7 +22,7 @@ from ...models.trees import flattened, nested
 from ...settings import atomic_writes, run_directory, run_ids
 from ...settings.directories import own_file
 from ..run import Run
-from ..state import AbstractState, State, averaged_from_here, new_state
+from ..state import AbstractState, State, new_state, with_initial_ema
 from .checkpoints import Checkpoints, MismatchError, reading_errors
 
 
@@ -155,7 +155,7 @@ def _started(
     loaded = _loaded(checkpoints, step, in_run, names)
     warmed = state._replace(params=nested((in_run | loaded).items()))
     return WarmStart(
-        warmed if state.ema is None else averaged_from_here(warmed),
+        warmed if state.ema is None else with_initial_ema(warmed),
         source,
         step,
         tuple(taken),
