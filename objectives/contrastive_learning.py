@@ -87,12 +87,12 @@ def contrastive(
             heads=_heads(temperature),
             rows=Rows("document", appends_eos=True),
             couples_rows=True,
-            requires=(own_dropout,) if views == "dropout" else (),
+            requires=(independent_dropout,) if views == "dropout" else (),
         ),
     )
 
 
-def own_dropout(model, groups) -> str | None:
+def independent_dropout(model, groups) -> str | None:
     """Requires a model with dropout that is drawn independently for every slot."""
     config = model.config
     if config is None or (config.dropout_rate and not config.dropout_shared):
@@ -183,11 +183,11 @@ def info_nce(
     right_Mxe = unit(right_Mxe)
     similarity_NxM = scale * _products(left_Nxe, right_Mxe)
     N = left_Nxe.shape[0]
-    own_N = jnp.arange(N)
-    to_right, _ = cross_entropy(jnp.where(live_M[None], similarity_NxM, -1e9), own_N)
+    target_N = jnp.arange(N)
+    to_right, _ = cross_entropy(jnp.where(live_M[None], similarity_NxM, -1e9), target_N)
     if not symmetric:
         return to_right
-    to_left, _ = cross_entropy(jnp.where(live_N[None], similarity_NxM[:, :N].T, -1e9), own_N)
+    to_left, _ = cross_entropy(jnp.where(live_N[None], similarity_NxM[:, :N].T, -1e9), target_N)
     return (to_right + to_left) / 2
 
 

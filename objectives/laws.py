@@ -657,12 +657,12 @@ def raised(error: Exception) -> str:
     return f"{''.join(lines[-1:])}{type(error).__name__}: {error}"
 
 
-def is_own(objective: Objective) -> bool:
+def is_user_defined(objective: Objective) -> bool:
     """Returns whether a function of the objective or of a member comes from another package."""
-    return not all(is_of_pretrax(f) for m in members_of(objective) for f in m.objective[:3])
+    return not all(is_built_in(f) for m in members_of(objective) for f in m.objective[:3])
 
 
-def is_of_pretrax(function: Callable) -> bool:
+def is_built_in(function: Callable) -> bool:
     """Returns whether a function, its parts and the functions that it closes over are built in."""
     packages = set()
     visited = set()

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 class Requirement(Protocol):
     """A requirement of an objective, or of a stream of its features, on a model and its rows.
 
-    def own_positions(model, groups):
+    def has_positions(model, groups):
         if model.config and model.config.positions == "none":
             return "The objective …, but this model has no positions: choose a model with …."
     """

@@ -1,6 +1,6 @@
-"""Checks users' own objectives, models and attention mechanisms before a run starts.
+"""Checks the objectives, models and attention mechanisms of users before a run starts.
 
-Those of this package are checked by its tests.
+The tests of pretrax check the built-in ones.
 """
 
 import warnings
@@ -13,42 +13,42 @@ import numpy as np
 from ..data.packing import stacked
 from ..models.config import Config
 from ..objectives import RowGroup
-from ..objectives.laws import check_objective, check_shapes, is_of_pretrax, is_own, text_row
+from ..objectives.laws import check_objective, check_shapes, is_built_in, is_user_defined, text_row
 from ..objectives.losses import predicting_stack
 from .router_terms import router_terms
 from .step import Recipe, corrupt_and_arrange
 
 PROBES = 8  # number of slots of a stack whose inputs are changed
-MOST_PARAMETERS = 2 * 10**8  # size of the largest model that is run for the checks
+MAX_PARAMETERS = 2 * 10**8  # size of the largest model that is run for the checks
 
 
-def check_own(recipe: Recipe, weighted: bool) -> None:
-    """Checks the objective, the model and its attention, unless they are from this package.
+def check_user_code(recipe: Recipe, weighted: bool) -> None:
+    """Checks the objective, the model and its attention mechanism, unless they are built in.
 
     `weighted` is whether the documents of the run have weights of tokens.
 
     Raises ValueError for features, losses or shapes that would silently train wrongly, and for
     outputs that depend on inputs outside their key intervals.
     """
-    own_objective = is_own(recipe.objective)
-    own_model = not is_of_pretrax(recipe.model.apply) or _has_own_attention(recipe.model.config)
-    if own_objective:
+    user_objective = is_user_defined(recipe.objective)
+    user_model = not is_built_in(recipe.model.apply) or _has_user_attention(recipe.model.config)
+    if user_objective:
         check_objective(recipe.objective, recipe.ids, weighted)
-    for group in recipe.groups if own_objective or own_model else ():
+    for group in recipe.groups if user_objective or user_model else ():
         batch = example_batch(recipe, group)
         check_terms(recipe, batch)
-        if own_model:
+        if user_model:
             check_leaks(recipe, batch)
 
 
-def _has_own_attention(config: Config | None) -> bool:
+def _has_user_attention(config: Config | None) -> bool:
     """Returns whether a Transformer has an attention mechanism of a user.
 
     Experts of limited capacity take tokens from each other, which would look like a leak.
     """
     if config is None or config.expert_capacity is not None:
         return False
-    return not is_of_pretrax(config.mechanism.attend)
+    return not is_built_in(config.mechanism.attend)
 
 
 def example_batch(recipe: Recipe, group: RowGroup) -> dict:
@@ -104,7 +104,7 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
     model = recipe.model
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch))
     size = sum(x.size for x in jax.tree.leaves(shapes))
-    if size > MOST_PARAMETERS:
+    if size > MAX_PARAMETERS:
         warnings.warn(
             f"The model has too many parameters ({size:,}) to check that documents of a row do not "
             "see each other: check a smaller model of the same kind.",
@@ -131,18 +131,20 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
             moved = np.abs(np.asarray(changed) - before).max(-1) > 1e-4
             leak = moved & (segments > 0) & ~((start <= slot) & (slot < end))
             if leak.any():
-                row, at = np.argwhere(leak)[0]
+                row, output = np.argwhere(leak)[0]
                 raise ValueError(
-                    _leak(stack, slot, input_segments[row, slot], at, segments[row, at])
+                    _leak(stack, slot, input_segments[row, slot], output, segments[row, output])
                 )
 
 
-def _leak(stack: str, slot: int, document: int, at: int, of: int) -> str:
+def _leak(
+    stack: str, input_slot: int, input_document: int, output_slot: int, output_document: int
+) -> str:
     message = (
-        f"The model's output at slot {at}, of document {of}, depends on input {slot} of the "
-        f"{stack}, of document {document}, "
+        f"The model's output at slot {output_slot}, of document {output_document}, depends on "
+        f"input {input_slot} of the {stack}, of document {input_document}, "
     )
-    if document == of:
+    if input_document == output_document:
         return f"{message}which its {stack}_key_intervals hide: it sees what it has to predict."
     return (
         f"{message}so documents of a packed row leak into each other: look at {stack}_segment_ids "

@@ -61,7 +61,7 @@ class Hook(NamedTuple):
         return at_interval or (last and self.at_end) or (stopping and self.at_stop)
 
 
-def own_hooks(plan: Plan) -> list[Hook]:
+def user_hooks(plan: Plan) -> list[Hook]:
     """Returns the hooks of `Run.hooks`.
 
     Raises ValueError for a function that does not return a hook, and for a hook with a wrong field.

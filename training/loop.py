@@ -12,7 +12,7 @@ from ..settings import run_directory
 from .built_in_hooks import BuiltInHooks
 from .devices.mesh import placed_on
 from .heldout_evaluation import Evaluation
-from .hooks import AfterStep, own_hooks
+from .hooks import AfterStep, user_hooks
 from .planning import Plan
 from .prefetch import Prefetcher
 from .processes import must_stop_together
@@ -53,7 +53,7 @@ def take_steps(
     run = plan.run
     taken = int(state.step)  # number of steps that were taken
     wall_time = reports.wall_time
-    user_hooks = own_hooks(plan)
+    run_hooks = user_hooks(plan)
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
     with (
         StepProgress(reports.console, taken, run.steps) as progress,
@@ -64,7 +64,7 @@ def take_steps(
     ):
         monitor = Monitor(plan, parts.spikes, parts.unreported, reports, progress)
         built_in = BuiltInHooks(parts, ahead, monitor, evaluate, reports)
-        hooks = [*built_in.hooks(), *user_hooks]
+        hooks = [*built_in.hooks(), *run_hooks]
         programs = StepPrograms(plan, parts.abstract.shapes)
         while taken < run.steps:
             with wall_time.of("compile"):

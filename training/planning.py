@@ -17,7 +17,7 @@ from ..objectives.contract import with_counted_classes
 from ..objectives.layouts import LAYOUTS
 from ..settings.run_directory import is_run
 from .batches import Batches, GroupSchedule, member_of_step, schedule
-from .checking import check_own, check_terms
+from .checking import check_terms, check_user_code
 from .devices.mesh import evaluation_mesh
 from .processes import first_process_first
 from .run import Run, padded_vocabulary, row_shapes
@@ -67,7 +67,7 @@ def plan_run(
         plan = plan_run(run)
 
     Nothing is trained, and only opening the corpus may write files. A model of your own with up to
-    `checking.MOST_PARAMETERS` parameters is initialized and run on a small batch, to check it.
+    `checking.MAX_PARAMETERS` parameters is initialized and run on a small batch, to check it.
 
     Args:
       corpus: the corpus of the run, if it is open already. None: it is opened.
@@ -127,7 +127,7 @@ def plan_run(
         weighted="weights" in corpus.columns, teacher=objective.facts.teacher
     )
     check_longest(corpus, packing)
-    check_own(recipe, packing.weighted)
+    check_user_code(recipe, packing.weighted)
     end = ids.eos if mark_ends else None
     plan = Plan(run, corpus, mesh, recipe, schedules, packing, end)
     if len({member.objective.loss for member in objective.facts.members}) > 1:

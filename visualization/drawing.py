@@ -8,7 +8,7 @@ import numpy as np
 
 from ..data.packing import resolve_packing
 from ..objectives import Objective, TokenIds, packed_lengths
-from ..objectives.laws import check_objective, is_own
+from ..objectives.laws import check_objective, is_user_defined
 from ..objectives.layouts import LAYOUTS
 from .choice import Choice, layout_for
 from .examples import Reader, example
@@ -65,7 +65,7 @@ def picture(
     ids = text.reader.ids
     layout = layout or layout_for(choice, ids)
     objective = choice.build(ids)
-    if is_own(objective):
+    if is_user_defined(objective):
         check_objective(objective, ids)
     members = subjects(objective, layout, ids)
     shown = members[:MOST_MEMBERS]

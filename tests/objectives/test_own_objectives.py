@@ -22,7 +22,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.contract import VOCABULARY
 from pretrax.objectives.features import target_sequence
-from pretrax.objectives.laws import check_objective, is_own
+from pretrax.objectives.laws import check_objective, is_user_defined
 from pretrax.objectives.losses import token_loss
 from tests.objectives.registry import CASES, IDS
 from tests.refusals import refuses
@@ -174,13 +174,15 @@ def test_a_member_is_named():
 
 
 def test_whose_an_objective_is():
-    assert is_own(CASES["readme"].objective) and is_own(own(whole_row))
-    assert is_own(mixture(IDS, {"mine": (lambda ids: own(whole_row), 1)}))
-    assert is_own(causal_lm(IDS)._replace(loss=lambda batch: BatchLoss({}, dict)))
-    assert is_own(then(IDS, next_sentence_prediction, with_own_loss))
+    assert is_user_defined(CASES["readme"].objective) and is_user_defined(own(whole_row))
+    assert is_user_defined(mixture(IDS, {"mine": (lambda ids: own(whole_row), 1)}))
+    assert is_user_defined(causal_lm(IDS)._replace(loss=lambda batch: BatchLoss({}, dict)))
+    assert is_user_defined(then(IDS, next_sentence_prediction, with_own_loss))
     unframed = functools.partial(masked_lm, framed=False)
-    assert not is_own(then(IDS, next_sentence_prediction, unframed))
-    others = [name for name, case in CASES.items() if name != "readme" and is_own(case.objective)]
+    assert not is_user_defined(then(IDS, next_sentence_prediction, unframed))
+    others = [
+        name for name, case in CASES.items() if name != "readme" and is_user_defined(case.objective)
+    ]
     assert not others
 
 

@@ -38,7 +38,7 @@ def save_and_wait(self, *arguments, **keywords):
 def kill(at):
     if at.step == int(os.environ["KILLED"]):
         os.kill(os.getpid(), signal.SIGKILL)
-Checkpoints.save, loop.own_hooks = save_and_wait, lambda plan: [Hook(kill, 1)]
+Checkpoints.save, loop.user_hooks = save_and_wait, lambda plan: [Hook(kill, 1)]
 train.main(sys.argv[1:])
 """
 

@@ -11,7 +11,7 @@ from pretrax import corpora, models, objectives
 from pretrax.data.corpus import in_parts
 from pretrax.data.token_store_files import write_store
 from pretrax.training import Hook, Partial, Run, planning
-from pretrax.training.hooks import own_hooks
+from pretrax.training.hooks import user_hooks
 from pretrax.training.optimizers import adamw, warmup_constant
 from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.trainer import train
@@ -155,7 +155,7 @@ def test_a_hook_is_due_at_its_interval_at_the_end_and_where_the_run_stops():
 def test_a_hook_that_is_called_every_0_steps_is_refused():
     run = SimpleNamespace(hooks=[lambda plan: Hook(print, 0)])
     with refuses(ValueError, "training.hooks.Hook.every", "0"):
-        own_hooks(SimpleNamespace(run=run))
+        user_hooks(SimpleNamespace(run=run))
 
 
 def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path):

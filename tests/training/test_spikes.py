@@ -82,7 +82,9 @@ def trained(run) -> str:
     with pytest.MonkeyPatch.context() as patch:
         tiny.on_one_device(patch)
         patch.setattr(spikes, "LEAST", 4)
-        patch.setattr(planning, "check_own", lambda recipe, weighted: None)  # the laws take longest
+        patch.setattr(
+            planning, "check_user_code", lambda recipe, weighted: None
+        )  # the laws take longest
         train(run, Console(file=shown, width=500))
     return shown.getvalue()
 

@@ -20,7 +20,7 @@ from ...constraints import check_fields
 from ...inference.trained import MODES, check_modes
 from ...models import Model
 from ...objectives import PromptForm, TokenIds
-from ...objectives.laws import is_of_pretrax
+from ...objectives.laws import is_built_in
 from ...objectives.layouts import reads_positions
 from ...objectives.prompt_forms import NOISES, MaskedBlocks, check_form
 from ...settings import atomic_writes
@@ -119,7 +119,7 @@ def _misfit(form: PromptForm, ids: TokenIds, model: Model) -> str | None:
 
 def _is_recordable(form: PromptForm) -> bool:
     mode = MODES.get(form.mode)
-    if mode is None or not is_of_pretrax(mode.answer):
+    if mode is None or not is_built_in(mode.answer):
         return False
     return form.noise is None or NOISES.get(type(form.noise).__name__) is type(form.noise)
 
