@@ -42,7 +42,7 @@ def prepare_evaluation(
     heldout = heldout_evaluator(plan)
 
     def evaluate(step: int, params: dict) -> Evaluation:
-        with reports.wall_time.of("evaluation"):
+        with reports.wall_time.measure("evaluation"):
             evaluation = Evaluation(tuple(heldout(params)), score_tasks(params))
         losses = {f"heldout/{s.name}": s.loss for s in evaluation.scores}
         baselines = {f"baseline/{s.name}": s.baseline for s in evaluation.scores}

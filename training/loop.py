@@ -60,38 +60,38 @@ def take_steps(
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
         Profiler(profiled, traces, wall_time, reports.warn) as profiler,
-        contextlib.closing(Prefetcher(parts.batches, run.steps - taken)) as ahead,
+        contextlib.closing(Prefetcher(parts.batches, run.steps - taken)) as prefetcher,
     ):
         monitor = Monitor(plan, parts.spikes, parts.unreported, reports, progress)
-        built_in = BuiltInHooks(parts, ahead, monitor, evaluate, reports)
+        built_in = BuiltInHooks(parts, prefetcher, monitor, evaluate, reports)
         hooks = [*built_in.hooks(), *run_hooks]
         programs = StepPrograms(plan, parts.abstract.shapes)
         while taken < run.steps:
-            with wall_time.of("compile"):
+            with wall_time.measure("compile"):
                 take_step = programs.at(taken)
             step = taken + 1
             profiler.before(step)
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
-                with wall_time.of("data"):
-                    rows = next(ahead)
-                with wall_time.of("step"):
+                with wall_time.measure("data"):
+                    rows = next(prefetcher)
+                with wall_time.measure("step"):
                     state, metrics = take_step(state, rows)
             last = step == run.steps
             stopping = should_stop()
             due = [hook for hook in hooks if hook.is_due(step, last, stopping)]
             try:
-                with wall_time.of("step"):
+                with wall_time.measure("step"):
                     profiler.after(step, metrics)
                     monitor.add(step, metrics)
                     if due:
                         monitor.check()
             except LossSpike as spike:
-                ahead.close()
+                prefetcher.close()
                 del state  # frees the memory that the checkpoint's state needs
                 state = _roll_back(spike, parts, reports)
-                monitor.forget()
+                monitor.discard()
                 taken = int(state.step)
-                ahead.start(run.steps - taken)
+                prefetcher.start(run.steps - taken)
             else:
                 taken = step
                 for hook in due:

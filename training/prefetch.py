@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..objectives import Row
 from .batches import Batches
 
-AHEAD = 2  # most batches to prefetch: the first hides reading, the second the opening of a file
+MAX_PREFETCHED = 2  # batches: the first hides reading, the second the opening of a file
 
 
 class _Read(NamedTuple):
@@ -22,9 +22,9 @@ class _Read(NamedTuple):
 class Prefetcher:
     """Reads the batches of a number of steps on a thread, up to two batches ahead.
 
-        with contextlib.closing(Prefetcher(batches, steps)) as ahead:
-            rows = next(ahead)
-            ahead.state()    # the data position after these rows, though more have been read
+        with contextlib.closing(Prefetcher(batches, steps)) as prefetcher:
+            rows = next(prefetcher)
+            prefetcher.state()    # the data position after these rows, though more have been read
 
     `close` and `start` read again from another position of `batches`, after a roll-back.
 
@@ -62,7 +62,7 @@ class Prefetcher:
         self._thread.shutdown(cancel_futures=True)
 
     def _read_more(self) -> None:
-        while self._unread and len(self._waiting) < AHEAD:
+        while self._unread and len(self._waiting) < MAX_PREFETCHED:
             self._waiting.append(self._thread.submit(self._read))
             self._unread -= 1
 

@@ -262,7 +262,7 @@ def first_process_first(prepare: Callable[[], T]) -> T:
     return results[0] if first else prepare()
 
 
-def as_the_first(decision: bool) -> bool:
+def broadcast_from_first(decision: bool) -> bool:
     """Returns the first process's decision on all processes, since their clocks differ."""
     if jax.process_count() == 1:
         return decision

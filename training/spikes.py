@@ -22,8 +22,8 @@ WATCHED = ("loss", "gradient_norm", "parameter_norm")
 
 # The rule of OLMo-core's `SkipStepOptimizer`, whose standard deviations are 6 by default.
 WINDOW = 128  # number of previous losses for the mean and the standard deviation
-LEAST = 64  # smallest number of previous losses; with fewer, no finite loss is a spike
-MOST_ROLLBACKS = 3  # largest number of roll-backs to the same checkpoint
+MIN_PREVIOUS = 64  # smallest number of previous losses; with fewer, no finite loss is a spike
+MAX_ROLLBACKS = 3  # number of roll-backs to the same checkpoint
 
 _FILE = "spikes.json"  # file in a checkpoint
 _ADVICE = (
@@ -73,7 +73,7 @@ class Spikes:
             values = ", ".join(f"{name} {value:g}" for name, value in watched.items())
             raise LossSpike(step, f"At step {step} the training is no longer finite: {values}.")
         loss = watched["loss"]
-        if self._sigmas is not None and len(self._losses) >= LEAST:
+        if self._sigmas is not None and len(self._losses) >= MIN_PREVIOUS:
             mean = np.mean(self._losses)
             deviation = np.std(self._losses)
             if loss > mean + self._sigmas * deviation:
@@ -91,7 +91,7 @@ class Spikes:
         or when a run was stopped, do not count, so that they cannot change the run's result.
 
         Raises FloatingPointError if the run has to stop: roll-backs are off, there is no such
-        checkpoint, or the run was rolled back to it `MOST_ROLLBACKS` times already.
+        checkpoint, or the run was rolled back to it `MAX_ROLLBACKS` times already.
         """
         rolled_back = self._sigmas is not None and every is not None
         due = [step for step in saved if every is not None and step % every == 0]
@@ -105,7 +105,7 @@ class Spikes:
             raise FloatingPointError(f"{spike} It stops here; {last}. {_ADVICE}")
         last_due = due[-1]
         earlier = [str(rollback.spike) for rollback in self.since(last_due)]
-        if len(earlier) >= MOST_ROLLBACKS:
+        if len(earlier) >= MAX_ROLLBACKS:
             raise FloatingPointError(
                 f"{spike} The run was rolled back to the checkpoint of step {last_due} "
                 f"{len(earlier)} times already, from the steps {', '.join(earlier)}, and stops "

@@ -168,7 +168,7 @@ def _take_remaining_steps(
     if evaluated is None:  # the run was killed between its last step and the evaluation
         evaluated = evaluate(step, state.eval_params)
     print_scores(reports.console, evaluated.scores, step)
-    with reports.wall_time.of("evaluation"):
+    with reports.wall_time.measure("evaluation"):
         fill_passages(plan, state, reports.writer, reports.console)
     return step, evaluated
 

@@ -1,4 +1,4 @@
-"""Batches that are read ahead: the same rows and positions, stalls, errors and the end."""
+"""Prefetched batches: the same rows and positions, stalls, errors and the end."""
 
 import contextlib
 import threading
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pretrax.training.prefetch import AHEAD, Prefetcher
+from pretrax.training.prefetch import MAX_PREFETCHED, Prefetcher
 from tests.refusals import refuses
 from tests.training import tiny
 from tests.training.small_batches import assert_same, batches, setup, steps
@@ -52,47 +52,47 @@ def wait_until(there):
 def test_the_position_follows_the_returned_rows_although_more_are_read():
     one, mesh = setup(packing="whole"), tiny.mesh_of(1)
     plain, read = (batches(one, mesh) for _ in range(2))
-    with prefetch(read, 9) as ahead:
-        assert ahead.state() == plain.state()
+    with prefetch(read, 9) as prefetcher:
+        assert prefetcher.state() == plain.state()
         for _ in range(2):
-            assert_same(steps(ahead, 1), steps(plain, 1))
-        wait_until(lambda: read.step == plain.step + AHEAD)
-        position = ahead.state()
+            assert_same(steps(prefetcher, 1), steps(plain, 1))
+        wait_until(lambda: read.step == plain.step + MAX_PREFETCHED)
+        position = prefetcher.state()
         assert position == plain.state() != read.state()
         resumed = batches(one, mesh)
         resumed.restore(plain.step, position.__getitem__)
         expected = steps(plain, 4)
-        assert_same(steps(ahead, 4), expected)
+        assert_same(steps(prefetcher, 4), expected)
     assert_same(steps(resumed, 4), expected)
 
 
 @pytest.mark.slow
 def test_stalls_of_the_reader_are_hidden():
     waited, n = [], 10
-    with prefetch(Slow(), n) as ahead:
+    with prefetch(Slow(), n) as prefetcher:
         for step in range(n):
             started = time.monotonic()
-            assert next(ahead) == (step,)
+            assert next(prefetcher) == (step,)
             waited.append(time.monotonic() - started)
-            assert ahead.state() == step + 1 == ahead.progress()["data/read"]
+            assert prefetcher.state() == step + 1 == prefetcher.progress()["data/read"]
             time.sleep(Slow.STEP)
     assert sum(waited) < Slow.STALL  # one of the three
 
 
 def test_an_error_of_the_reader_comes_with_its_batch():
     before = threading.active_count()
-    with prefetch(Slow(damaged=1), 5) as ahead:
-        next(ahead)
+    with prefetch(Slow(damaged=1), 5) as prefetcher:
+        next(prefetcher)
         with refuses(OSError, "shard 7"):
-            next(ahead)
-        assert ahead.state() == 1
+            next(prefetcher)
+        assert prefetcher.state() == 1
     assert threading.active_count() == before
 
 
 def test_nothing_is_read_beyond_the_last_step():
     before, some = threading.active_count(), Slow()
-    with prefetch(some, 1) as ahead:
-        next(ahead)
+    with prefetch(some, 1) as prefetcher:
+        next(prefetcher)
         time.sleep(0.05)
     assert some.read == 1 and threading.active_count() == before
 
@@ -100,17 +100,17 @@ def test_nothing_is_read_beyond_the_last_step():
 def test_it_ends_while_batches_wait():
     before, some = threading.active_count(), Slow()
     with prefetch(some, 100):
-        wait_until(lambda: some.read == AHEAD)
-    assert some.read == AHEAD and threading.active_count() == before
+        wait_until(lambda: some.read == MAX_PREFETCHED)
+    assert some.read == MAX_PREFETCHED and threading.active_count() == before
 
 
 def test_after_a_roll_back_it_reads_from_the_restored_position():
     before, some = threading.active_count(), Slow()
-    with prefetch(some, 3) as ahead:
-        next(ahead)
-        ahead.close()
+    with prefetch(some, 3) as prefetcher:
+        next(prefetcher)
+        prefetcher.close()
         some.read = 6
-        ahead.start(2)
-        assert ahead.state() == 6
-        assert [next(ahead) for _ in range(2)] == [(6,), (7,)]
+        prefetcher.start(2)
+        assert prefetcher.state() == 6
+        assert [next(prefetcher) for _ in range(2)] == [(6,), (7,)]
     assert some.read == 8 and threading.active_count() == before

@@ -63,7 +63,7 @@ def test_writing_a_trace_is_not_part_of_a_step(monkeypatch, tmp_path):
     wall_time = WallTime(lambda: now[0])
     with Profiler(Steps(1, 1), str(tmp_path), wall_time, print) as profiler:
         profiler.before(1)
-        with wall_time.of("step"):
+        with wall_time.measure("step"):
             now[0] += 2
             profiler.after(1, ())
     seconds = wall_time.seconds()

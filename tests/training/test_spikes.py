@@ -81,7 +81,7 @@ def trained(run) -> str:
     shown = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         tiny.on_one_device(patch)
-        patch.setattr(spikes, "LEAST", 4)
+        patch.setattr(spikes, "MIN_PREVIOUS", 4)
         patch.setattr(
             planning, "check_user_code", lambda recipe, weighted: None
         )  # the laws take longest

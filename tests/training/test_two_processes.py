@@ -80,7 +80,8 @@ STOPPED_BEFORE_THE_FIRST_STEP = JOINED.replace("import os", "import os, signal")
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(5)  # in which both hear of it
     print([processes.must_stop_together() for _ in range(2)])
-    print([processes.as_the_first(i == int(os.environ["JAX_PROCESS_ID"])) for i in range(2)])
+    number = int(os.environ["JAX_PROCESS_ID"])
+    print([processes.broadcast_from_first(i == number) for i in range(2)])
 """,
 )
 
@@ -296,7 +297,7 @@ def test_sigterm_before_the_first_step_stops_both_after_it(tmp_path):
     both = [start_joined(tmp_path, STOPPED_BEFORE_THE_FIRST_STEP, **place) for place in places()]
     said = [process.communicate(timeout=240)[0].splitlines()[-2:] for process in both]
     assert [stops for stops, _ in said] == ["[True, False]"] * 2
-    assert [as_the_first for _, as_the_first in said] == ["[True, False]"] * 2
+    assert [decisions for _, decisions in said] == ["[True, False]"] * 2
 
 
 @pytest.mark.slow

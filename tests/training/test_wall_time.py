@@ -14,10 +14,10 @@ from tests.training import tiny
 def test_the_parts_sum_to_the_time_passed():
     clock = itertools.count(10.0)  # a second passes whenever the clock is read
     wall_time = WallTime(clock.__next__)
-    with wall_time.of("step"):
-        with wall_time.of("data"):
+    with wall_time.measure("step"):
+        with wall_time.measure("data"):
             pass
-    with pytest.raises(OSError), wall_time.of("saving"):
+    with pytest.raises(OSError), wall_time.measure("saving"):
         raise OSError
     seconds = wall_time.seconds()
     assert seconds == dict.fromkeys(KINDS, 0.0) | {"step": 2, "data": 1, "saving": 1, "rest": 3}

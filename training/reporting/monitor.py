@@ -33,7 +33,7 @@ class Monitor:
         progress: StepProgress,
     ):
         self._spikes = spikes
-        self._unreported = unreported  # steps that were checked but not reported yet
+        self._unreported = unreported
         self._writer = reports.writer
         self._wall_time = reports.wall_time
         self._progress = progress
@@ -43,27 +43,27 @@ class Monitor:
         self._causal_flops = causal_flops(plan.recipe, plan.schedules)
         self._peak = peak_flops()
         self._learning_rate = learning_rate_of(plan.run)
-        self._unseen: list[tuple[int, dict]] = []  # (step, metrics) pairs that were not read yet
+        self._unchecked: list[tuple[int, dict]] = []  # (step, metrics) pairs
 
     def add(self, step: int, metrics: dict) -> None:
         """Adds the metrics of a step. Raises LossSpike if an earlier step was a spike."""
         self.check()
-        self._unseen.append((step, metrics))
+        self._unchecked.append((step, metrics))
 
     def check(self) -> None:
         """Waits for all added steps. Raises LossSpike if one of them was a spike."""
-        for step, metrics in self._unseen:
+        for step, metrics in self._unchecked:
             values = jax.device_get(metrics)
             self._spikes.check(step, {name: float(values[name]) for name in WATCHED})
-            self._unreported.steps.append(self._of_step(values))
-        self._unseen.clear()
+            self._unreported.steps.append(self._step_metrics(values))
+        self._unchecked.clear()
 
-    def forget(self) -> None:
-        """Forgets the steps that were not checked, and the time since the last report.
+    def discard(self) -> None:
+        """Drops the steps that were not checked, and the time since the last report.
 
         After a roll-back, these steps are taken again.
         """
-        self._unseen.clear()
+        self._unchecked.clear()
         self._reported = self._wall_time.seconds()
 
     def state(self) -> dict[str, bytes]:
@@ -100,7 +100,7 @@ class Monitor:
         earlier = self._unreported.seconds
         return {kind: earlier.get(kind, 0.0) + now[kind] - self._reported[kind] for kind in KINDS}
 
-    def _of_step(self, metrics: dict) -> StepMetrics:
+    def _step_metrics(self, metrics: dict) -> StepMetrics:
         """Returns the logged metrics of a step, including each member's if there are several."""
         values = {name: float(x) for name, x in metrics.items() if name != "member_terms"}
         members = {}

@@ -98,7 +98,7 @@ class Profiler:
     def _stop(self) -> None:
         if self._running:
             self._running = False
-            with self._wall_time.of("rest"):
+            with self._wall_time.measure("rest"):
                 try:
                     jax.profiler.stop_trace()
                 except jax.errors.JaxRuntimeError as error:

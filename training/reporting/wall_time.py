@@ -11,10 +11,10 @@ KINDS = ("compile", "data", "step", "evaluation", "saving", REST)
 
 
 class WallTime:
-    """Divides the time since its creation among `KINDS`. The times of all kinds sum to it.
+    """Divides the time since its creation among `KINDS`, whose times sum to it.
 
         wall_time = WallTime()
-        with wall_time.of("data"):
+        with wall_time.measure("data"):
             rows = next(batches)
         wall_time.seconds()["data"]    # 0.02
 
@@ -29,21 +29,21 @@ class WallTime:
         self._since = now()
 
     @contextlib.contextmanager
-    def of(self, kind: str) -> Iterator[None]:
-        """Counts the time in this context for a kind."""
+    def measure(self, kind: str) -> Iterator[None]:
+        """Counts the time in this context as a kind of work."""
         outer = self._kind
-        self._turn_to(kind)
+        self._switch_to(kind)
         try:
             yield
         finally:
-            self._turn_to(outer)
+            self._switch_to(outer)
 
     def seconds(self) -> dict[str, float]:
         """Returns the seconds of each kind up to now."""
-        self._turn_to(self._kind)
+        self._switch_to(self._kind)
         return dict(self._seconds)
 
-    def _turn_to(self, kind: str) -> None:
+    def _switch_to(self, kind: str) -> None:
         now = self._now()
         self._seconds[self._kind] += now - self._since
         self._kind = kind
