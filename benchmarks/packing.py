@@ -4,9 +4,9 @@
     python benchmarks/packing.py --documents=200 --tokens=20000 --repeats=1     # a short test
 
 Documents have the lengths of the functions of Python's library (four characters a token), or are
-log-normal with a median of 200 tokens, like web text. The useful share is the share of slots in the
-model's stacks that hold a token. `greedy` is SeqIO's packer. It corrupts documents first, keeps one
-row open, and closes the row when the next document does not fit.
+log-normal with a median of 200 tokens, like web text. The non-padding fraction is the fraction of
+slots in the model's stacks that hold a token. `greedy` is SeqIO's packer. It corrupts documents
+first, keeps one row open, and closes the row when the next document does not fit.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     corpora = {name: lengths[: options.documents] for name, lengths in corpora.items()}
     console = Console(width=120)
     ways = ("one document a row", "greedy after corruption", "best fit", "documents a row")
-    fill = plain_table("model", "documents", *ways, left=2, title="useful share")
+    fill = plain_table("model", "documents", *ways, left=2, title="non-padding fraction")
     speed = plain_table("model", "documents", *POLICIES, left=2, title="Mtokens/s")
     for name, (objective, layout, shape) in MODELS.items():
         for corpus, lengths in corpora.items():
@@ -120,7 +120,7 @@ class Stream:
 
 
 def filled(objective, layout, shape, lengths) -> tuple[list[float], float]:
-    """Returns the useful shares of three policies, and the documents per row of the last."""
+    """Returns three policies' non-padding fractions, and the documents per row of the last."""
     packing = packing_of("whole", objective, layout, shape)
     pieces = [piece for n in lengths for piece in cut(n, packing.limits[0].raw)]
     slots = [slots_of(objective, layout, shape, n) for n in pieces]

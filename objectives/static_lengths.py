@@ -96,7 +96,8 @@ class RowGroup(NamedTuple):
     raw_lengths: tuple[int, ...]  # for each member, maximum number of tokens in a document
     features: dict[str, int]  # lengths of the objective's features
     stacks: dict[str, int]  # lengths of the model's stacks
-    useful: tuple[float, ...]  # for each member, share of the stacks' slots that a full row fills
+    # For each member, the fraction of the stacks' slots that are not padding in a full row.
+    non_padding_fractions: tuple[float, ...]
     max_documents: int = 1  # maximum number of documents in a row
 
     @property
@@ -188,8 +189,8 @@ def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup
     if max_documents > 1:
         filled = [sum(features.get(s, 0) for s in ("inputs", "targets", *apart))] * len(members)
         features |= {s: max_documents * features[s] for s in per_document() if s in features}
-    useful = tuple(min(n / slots, 1.0) for n in filled)
-    return RowGroup(numbers, raw, features, stacks, useful, max_documents)
+    non_padding_fractions = tuple(min(n / slots, 1.0) for n in filled)
+    return RowGroup(numbers, raw, features, stacks, non_padding_fractions, max_documents)
 
 
 def _check_shapes(shapes):

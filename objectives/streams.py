@@ -84,7 +84,7 @@ class Stream(NamedTuple):
     - `…_loss_weights` has integers. If rows have weights, the integers are thousandths, and
       `token_weights.in_units` makes them floats.
     - `…_segment_ids`, [rows, slots], is above 0 in the slots of a stack that have a token. The
-      share of useful slots and the weights of router terms count these slots.
+      non-padding fraction and the weights of router terms count these slots.
     """
 
     name: str

@@ -143,7 +143,7 @@ def train_step(
     - `loss/TERM`: mean of each term. It is `metric/TERM` if the term is not part of the loss.
     - `z_loss/TERM`: z-loss of a term, if the run has a z-loss.
     - `member_terms`: {TERM: Term}, with sums and weights f32[members] over each member's rows.
-    - `useful`: share of the stacks' slots that hold a token.
+    - `non_padding_fraction`: fraction of the stacks' slots that are not padding.
     - `text_tokens`: number of text tokens before corruption, without ends of documents.
     - `adaptation/NAME`: summary of the adapted noise after the step, if noise adapts to the model.
     - `gradient_norm`: norm of the gradients before clipping.
@@ -166,7 +166,7 @@ def train_step(
     metrics = {
         "loss": loss,
         "member_terms": sums.terms,
-        "useful": useful_share(batches),
+        "non_padding_fraction": non_padding_fraction(batches),
         "text_tokens": count_text_tokens(rows, recipe.ids),
         "gradient_norm": optax.tree.norm(grads),
         "parameter_norm": optax.tree.norm(params),
@@ -383,7 +383,7 @@ def by_member(recipe: Recipe, batch, values_B):
     return jnp.sum(jnp.where(is_of_member, values_B[None, :], 0.0), axis=1)
 
 
-def useful_share(batches: Sequence[dict]):
-    """Returns the share of the model's slots that are not padding."""
+def non_padding_fraction(batches: Sequence[dict]):
+    """Returns the fraction of the model's slots that are not padding."""
     segments = [b[name] for b in batches for name in b if name.endswith("_segment_ids")]
     return sum(jnp.sum(s > 0) for s in segments) / sum(s.size for s in segments)

@@ -16,7 +16,7 @@ _FILE = "unreported.json"  # name of the file in a checkpoint
 class StepMetrics(NamedTuple):
     """The metrics of one step."""
 
-    values: dict[str, float]  # "loss", "useful", …
+    values: dict[str, float]  # "loss", "gradient_norm", …
     members: dict[str, tuple[float, float]]  # "loss/MEMBER/TERM" -> (sum, weight)
 
 

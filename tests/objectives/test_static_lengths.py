@@ -92,12 +92,12 @@ def test_raw_length_is_the_longest_that_fits(name, encoder, decoder):
 # --- plans --------------------------------------------------------------------------------------
 
 
-def useful(objective, groups) -> float:
+def non_padding_fraction(objective, groups) -> float:
     """Returns the share of filled slots of a step, with rows divided by the members' rates."""
     filled = slots = 0.0
     for group in groups:
         size = sum(group.stacks[s] for s in ("encoder", "decoder") if s in group.stacks)
-        for number, share in zip(group.members, group.useful):
+        for number, share in zip(group.members, group.non_padding_fractions):
             filled += objective.facts.members[number].rate * share * size
             slots += objective.facts.members[number].rate * size
     return filled / slots
@@ -113,14 +113,17 @@ def test_ul2_in_three_row_groups_wastes_at_most_a_tenth():
     assert [g.members for g in groups] == [(0, 1, 4), (6,), (2, 3, 5)]
     assert [g.raw_lengths for g in groups] == [(567, 587, 599), (509,), (765, 907, 1004)]
     assert [g.stacks for g in groups] == shapes(128, 256, 512)
-    assert useful(objective, groups) >= 0.90
-    assert useful(objective, row_groups(objective, ENCODER_DECODER, IDS, shapes(512))) < 0.72
+    assert non_padding_fraction(objective, groups) >= 0.90
+    assert (
+        non_padding_fraction(objective, row_groups(objective, ENCODER_DECODER, IDS, shapes(512)))
+        < 0.72
+    )
 
 
 def test_ul2_on_a_decoder_wastes_at_most_a_hundredth():
     objective = ul2(IDS, rates=RATES)
     groups = row_groups(objective, DECODER, IDS, [{"decoder": 512}])
-    assert useful(objective, groups) >= 0.99
+    assert non_padding_fraction(objective, groups) >= 0.99
     assert max(groups[0].raw_lengths) == groups[0].row_length == 509
 
 
@@ -140,7 +143,7 @@ def test_features_of_a_group_suffice_for_each_member_and_fit_the_stacks(layout, 
 
 def test_a_plain_objective_is_a_mixture_of_one():
     (group,) = row_groups(span_corruption(IDS), ENCODER_DECODER, IDS, shapes(114))
-    assert (group.members, group.raw_lengths, group.useful) == ((0,), (568,), (1.0,))
+    assert (group.members, group.raw_lengths, group.non_padding_fractions) == ((0,), (568,), (1.0,))
     (group,) = row_groups(causal_lm(IDS), DECODER, IDS, [{"decoder": 64}])
     assert (group.raw_lengths, group.stacks) == ((64,), {"decoder": 64, "predict": 64})
 
@@ -161,13 +164,13 @@ def test_max_documents_changes_no_shape():
     assert several.raw_lengths == one.raw_lengths == (62,)
 
 
-def test_useful_of_rows_of_several_documents_is_a_bound_for_every_member():
+def test_non_padding_fractions_of_rows_of_several_documents_is_a_bound_for_every_member():
     """Documents of one member may use the targets that are planned for another member."""
     long = functools.partial(span_corruption, mean_span_length=8)
     built = mixture(IDS, {"short": (span_corruption, 1), "long": (long, 1)})
     (group,) = row_groups(built, ENCODER_DECODER, IDS, shapes(128), 4)
     assert group.features["targets"] == 114
-    assert group.useful == (626 / 640, 626 / 640)
+    assert group.non_padding_fractions == (626 / 640, 626 / 640)
 
 
 # --- errors -------------------------------------------------------------------------------------

@@ -603,7 +603,7 @@ def test_a_term_is_the_mean_by_its_weights_however_small(share, expected):
 
 @pytest.mark.slow
 def test_metrics_are_what_they_say():
-    """The loss by member, z-loss and useful share are recomputed row by row in NumPy."""
+    """The loss by member, z-loss and non-padding fraction are recomputed row by row in NumPy."""
     name, mesh = "encoder_decoder_ul2_two_groups", tiny.mesh_of(1)
     one = setup_of(name, mesh)
     recipe = one.recipe
@@ -617,7 +617,7 @@ def test_metrics_are_what_they_say():
         )
     )
     sums, weights = np.zeros(7), np.zeros(7)
-    squares = useful = slots = 0.0
+    squares = used = slots = 0.0
     for batch in jax.jit(functools.partial(make_batches, recipe))(key, rows):
         logits = np.asarray(forward(state.params, batch), np.float64)
         top = logits.max(-1, keepdims=True)
@@ -629,8 +629,8 @@ def test_metrics_are_what_they_say():
             sums[member] += losses[i] @ counts[i]
             weights[member] += counts[i].sum()
         squares += (log_z**2 * counts).sum()
-        useful += (np.asarray(batch["encoder_segment_ids"]) > 0).sum()
-        useful += (np.asarray(batch["decoder_segment_ids"]) > 0).sum()
+        used += (np.asarray(batch["encoder_segment_ids"]) > 0).sum()
+        used += (np.asarray(batch["decoder_segment_ids"]) > 0).sum()
         slots += batch["encoder_segment_ids"].size + batch["decoder_segment_ids"].size
     (term,) = metrics["member_terms"].values()
     np.testing.assert_allclose(term.sums, sums, rtol=1e-5)
@@ -640,7 +640,7 @@ def test_metrics_are_what_they_say():
     np.testing.assert_allclose(metrics["z_loss/tokens"], 1e-2 * squares / weights.sum(), rtol=1e-5)
     expected = (sums.sum() + 1e-2 * squares) / weights.sum()
     np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-5)
-    np.testing.assert_allclose(metrics["useful"], useful / slots, rtol=1e-6)
+    np.testing.assert_allclose(metrics["non_padding_fraction"], used / slots, rtol=1e-6)
     norm = np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(new)))
     np.testing.assert_allclose(metrics["parameter_norm"], norm, rtol=1e-5)
     # the update of SGD is the gradient
@@ -718,7 +718,7 @@ def test_noised_copies_in_a_decoder_need_keys_of_its_own():
         tiny.plan(tiny.encoder_decoder(), objective, lengths)
     model = tiny.encoder_decoder(merged_attention=True, rotate_encoded=True, positions="rotary")
     (group,) = tiny.plan(model, objective, lengths).recipe.groups
-    assert group.raw_lengths == (64,) and group.useful == (1.0,)
+    assert group.raw_lengths == (64,) and group.non_padding_fractions == (1.0,)
 
 
 @pytest.mark.parametrize(

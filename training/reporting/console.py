@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import operator
 import os
 import shlex
 import sys
@@ -153,18 +154,20 @@ def _table(*headings: str, **settings: Any) -> Table:
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Prints the corpus, and each member's rows, raw tokens, stacks and share of useful slots."""
+    """Prints the corpus, and each member's rows, raw tokens, stacks and non-padding fraction."""
     console.print(plan.corpus.summary, markup=False)
-    table = _table("member", "rows", "raw tokens", "stacks", "useful", title="Rows of a step")
+    table = _table("member", "rows", "raw tokens", "stacks", "non-padding", title="Rows of a step")
     members = members_of(plan.recipe.objective)
     for group, schedule in zip(plan.recipe.groups, plan.schedules):
-        for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
+        for number, raw, fraction in zip(
+            group.members, group.raw_lengths, group.non_padding_fractions
+        ):
             rows = f"{rows_of_a_step(schedule, number):.1f}"
             name = escape(members[number].name)
             stacks = (f"{x} {group.stacks[x]}" for x in ("encoder", "decoder") if x in group.stacks)
-            table.add_row(name, rows, str(raw), " + ".join(stacks), f"{useful:.2f}")
+            table.add_row(name, rows, str(raw), " + ".join(stacks), f"{fraction:.2f}")
     console.print(table)
-    console.print(f"Useful slots, all rows: {planned_useful(plan):.3f}")
+    console.print(f"Non-padding slots, all rows: {planned_non_padding_fraction(plan):.3f}")
 
 
 def rows_of_a_step(schedule: GroupSchedule, number: int) -> float:
@@ -173,13 +176,13 @@ def rows_of_a_step(schedule: GroupSchedule, number: int) -> float:
     return share * schedule.rows
 
 
-def planned_useful(plan: Plan) -> float:
-    """Returns the share of a step's slots that hold a token when every row is full."""
+def planned_non_padding_fraction(plan: Plan) -> float:
+    """Returns the fraction of a step's slots that are not padding when every row is full."""
     used = total = 0.0
     for group, schedule in zip(plan.recipe.groups, plan.schedules):
         slots = schedule.rows * sum(group.stacks.get(s, 0) for s in ("encoder", "decoder"))
         shares = [schedule.share(m) for m in group.members]
-        used += slots * sum(share * useful for share, useful in zip(shares, group.useful))
+        used += slots * sum(map(operator.mul, shares, group.non_padding_fractions))
         total += slots
     return used / total
 
