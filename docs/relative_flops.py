@@ -7,7 +7,7 @@ import functools
 
 from pretrax.objectives import Objective, members_of, raw_length
 from pretrax.objectives.catalog import CATALOG, run_of
-from pretrax.objectives.contract import mean_rate, with_counted_classes
+from pretrax.objectives.contract import mean_rate, with_corpus_classes
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training.run_configuration import read_fields
@@ -34,7 +34,7 @@ def flops_per_token(name: str) -> float:
     """
     files = [f"runs/{run_of(name)}.gin", f"objectives/{name}.gin"]
     fields = read_fields(files, [f"models.{CATALOG[name].architecture}.mlp_dim = {MLP_DIM}"])
-    objective = with_counted_classes(fields["objective"](specimen_ids(VOCABULARY)), 2)
+    objective = with_corpus_classes(fields["objective"](specimen_ids(VOCABULARY)), 2)
     model = fields["model"](VOCABULARY, objective.facts.heads)
     flops = 0.0
     tokens = 0.0

@@ -35,7 +35,7 @@ def _static(**settings):
 NO_LABEL = -(2**31)  # label of a token without one
 WEIGHT_UNIT = 1000  # `Row.weights` of a token that counts once
 MOST_WEIGHT = 1000  # number of times that a token may count
-COUNTED = 0  # placeholder for the number of classes in the run's corpus
+CORPUS_CLASSES = 0  # stands for the number of classes in the run's corpus
 
 
 class Row(NamedTuple):
@@ -97,7 +97,7 @@ class Rows(NamedTuple):
       sentinels: number of sentinels available, if `Objective.lengths` counts them.
       num_parts: number of parts of a document that the objective reads. None allows any number.
       num_classes: number of classes: labels are 0 … num_classes - 1, or `NO_LABEL`. None allows
-        any numbers as labels. `COUNTED` is the number of classes that the corpus names.
+        any numbers as labels. `CORPUS_CLASSES` is the number of classes that the corpus names.
     """
 
     kind: str = "stream"
@@ -421,8 +421,8 @@ class Facts(NamedTuple):
 
     Attributes:
       heads: {name: number of classes} of the heads that the loss requires of the model. None means
-        one class for each id of the vocabulary, or a head without classes. `COUNTED` means the
-        number of classes in the run's corpus.
+        one class for each id of the vocabulary, or a head without classes. `CORPUS_CLASSES` means
+        the number of classes in the run's corpus.
       rows: the rows that the objective requires.
       requires: further requirements on the model and on the rows of a step.
       prompt_forms: how to prompt models trained with it; the first form is the default.
@@ -623,13 +623,13 @@ def check_rows(rows: Rows) -> None:
         )
 
 
-def with_counted_classes(objective: Objective, count: int) -> Objective:
-    """Returns the objective with `count` in place of `COUNTED`, also in its members.
+def with_corpus_classes(objective: Objective, count: int) -> Objective:
+    """Returns the objective with `count` in place of `CORPUS_CLASSES`, also in its members.
 
-    Raises ValueError if an objective has `COUNTED` classes and the corpus has fewer than two.
+    Raises ValueError if a head has `CORPUS_CLASSES` classes and the corpus has fewer than two.
     """
     facts = objective.facts
-    if COUNTED not in facts.heads.values():
+    if CORPUS_CLASSES not in facts.heads.values():
         return objective
     if count < 2:
         raise ValueError(
@@ -640,10 +640,12 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
         )
     rows = facts.rows
     return objective.with_facts(
-        heads={name: count if size == COUNTED else size for name, size in facts.heads.items()},
-        rows=rows._replace(num_classes=count) if rows.num_classes == COUNTED else rows,
+        heads={
+            name: count if size == CORPUS_CLASSES else size for name, size in facts.heads.items()
+        },
+        rows=rows._replace(num_classes=count) if rows.num_classes == CORPUS_CLASSES else rows,
         members=tuple(
-            member._replace(objective=with_counted_classes(member.objective, count))
+            member._replace(objective=with_corpus_classes(member.objective, count))
             for member in facts.members
         ),
     )

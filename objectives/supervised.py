@@ -19,7 +19,7 @@ from jax import tree_util
 
 from ..constraints import AtLeastTwo, Count, checked
 from .contract import (
-    COUNTED,
+    CORPUS_CLASSES,
     NO_LABEL,
     BatchLoss,
     Facts,
@@ -164,7 +164,7 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
     >>> sequence_classification(ids, 3).lengths(126)
     {'inputs': 128, 'pools': 1}
     """
-    classes = COUNTED if num_classes is None else int(num_classes)
+    classes = CORPUS_CLASSES if num_classes is None else int(num_classes)
     return _labeled(
         ids,
         "classes",
@@ -227,7 +227,7 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
     >>> token_classification(ids, 5).lengths(126)
     {'inputs': 128, 'labels': 126}
     """
-    classes = COUNTED if num_classes is None else int(num_classes)
+    classes = CORPUS_CLASSES if num_classes is None else int(num_classes)
     return _labeled(
         ids,
         "token_classes",

@@ -8,7 +8,7 @@ from pretrax.cli import plan
 from pretrax.comparison.scaling.requirements import PETAFLOP_DAY, requirements
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
-from pretrax.objectives.contract import COUNTED
+from pretrax.objectives.contract import CORPUS_CLASSES
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training import Partial
 from pretrax.training.run_configuration import read_fields
@@ -87,7 +87,7 @@ def test_the_state_is_counted_as_training_holds_it():
 
 def test_a_run_that_counts_its_classes_needs_no_corpus():
     fields = read_fields(["runs/finetune_classification.gin"])
-    assert fields["objective"](specimen_ids(2048)).facts.heads == {"classes": COUNTED}
+    assert fields["objective"](specimen_ids(2048)).facts.heads == {"classes": CORPUS_CLASSES}
     assert requirements(fields).flops > 0
 
 

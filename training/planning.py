@@ -13,7 +13,7 @@ from ..data.corpus import Corpus
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_packing
 from ..inference.trained import check_modes
 from ..objectives import Row
-from ..objectives.contract import with_counted_classes
+from ..objectives.contract import with_corpus_classes
 from ..objectives.layouts import LAYOUTS
 from ..settings.run_directory import is_run
 from .batches import Batches, GroupSchedule, member_of_step, schedule
@@ -85,7 +85,7 @@ def plan_run(
     check_modes(objective.facts.prompt_forms)
     check_columns(corpus, objective)
     check_sources(corpus, objective)
-    objective = with_counted_classes(objective, len(corpus.classes))
+    objective = with_corpus_classes(objective, len(corpus.classes))
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.facts.heads)
     layout = LAYOUTS[model.layout]
     policy, mark_ends = resolve_packing(objective, run.packing, run.mark_document_ends)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ..objectives import Builder, TokenIds, members_of
 from ..objectives.catalog import ARCHITECTURES, Entry
-from ..objectives.contract import with_counted_classes
+from ..objectives.contract import with_corpus_classes
 from ..objectives.layouts import LAYOUTS, suited
 
 
@@ -61,7 +61,7 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
     """
     if choice.model is not None:
         # The layout does not depend on the number of classes, so two will do if a run counts them.
-        return choice.model(ids.size, with_counted_classes(choice.build(ids), 2).facts.heads).layout
+        return choice.model(ids.size, with_corpus_classes(choice.build(ids), 2).facts.heads).layout
     if choice.entry:
         return layout_of(choice.entry)
     layouts = suited([member.objective.lengths(100) for member in members_of(choice.build(ids))])

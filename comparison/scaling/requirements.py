@@ -16,7 +16,7 @@ from ...data.packing import documents_of_a_row, resolve_packing
 from ...models.builders import abstract_params
 from ...models.experts import active_parameters
 from ...objectives import Objective, RowGroup, members_of
-from ...objectives.contract import mean_rate, with_counted_classes
+from ...objectives.contract import mean_rate, with_corpus_classes
 from ...objectives.layouts import LAYOUTS
 from ...objectives.token_ids import specimen_ids
 from ...settings.partial import as_partial
@@ -67,7 +67,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     rows = fields.get("vocabulary_rows") or T5_VOCABULARY
     ids = specimen_ids(rows)
     # A run that counts its classes is planned with two, since the number hardly changes the cost.
-    objective = with_counted_classes(fields["objective"](ids), 2)
+    objective = with_corpus_classes(fields["objective"](ids), 2)
     model = fields["model"](rows, objective.facts.heads)
     policy, _ = resolve_packing(objective, fields.get("packing"), fields.get("mark_document_ends"))
     lengths = fields["sequence_lengths"]

@@ -7,7 +7,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.objectives import Row, batched
-from pretrax.objectives.contract import NO_LABEL, with_counted_classes
+from pretrax.objectives.contract import NO_LABEL, with_corpus_classes
 from tests.objectives.registry import IDS, quick_jit
 from tests.refusals import refuses
 
@@ -129,11 +129,11 @@ def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
         return objectives.mixture(ids, members)
 
     for build in (objectives.sequence_classification, both):
-        counted = with_counted_classes(build(IDS), 5)
+        counted = with_corpus_classes(build(IDS), 5)
         assert counted.facts.heads["classes"] == counted.facts.rows.num_classes == 5
         assert all(m.objective.facts.heads.get("classes", 5) == 5 for m in counted.facts.members)
         with refuses(ValueError, "1", "2"):
-            with_counted_classes(build(IDS), 1)
+            with_corpus_classes(build(IDS), 1)
     given = objectives.token_classification(IDS, 4)
-    assert with_counted_classes(given, 5) is given
-    assert with_counted_classes(objectives.masked_lm(IDS), 0).facts.rows.num_classes is None
+    assert with_corpus_classes(given, 5) is given
+    assert with_corpus_classes(objectives.masked_lm(IDS), 0).facts.rows.num_classes is None

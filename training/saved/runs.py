@@ -13,7 +13,7 @@ from ...models.builders import abstract_params
 from ...models.heads import HEADS
 from ...models.trees import flattened
 from ...objectives import TokenIds
-from ...objectives.contract import with_counted_classes
+from ...objectives.contract import with_corpus_classes
 from ...settings import run_directory, run_ids
 from ..devices.mesh import shardings_of
 from ..run import padded_vocabulary
@@ -104,7 +104,7 @@ def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0)
     if fields.get("model") is None or fields.get("objective") is None:
         return None
     rows = padded_vocabulary(ids, fields.get("vocabulary_rows"))
-    objective = with_counted_classes(fields["objective"](ids), num_classes)
+    objective = with_corpus_classes(fields["objective"](ids), num_classes)
     return fields["model"](rows, objective.facts.heads)
 
 
