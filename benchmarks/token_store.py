@@ -87,7 +87,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def write_large(path: str, documents: int) -> files.Counts:
     """Writes a store that repeats one block, with tokens in sparse files."""
-    lengths = log_normal(files.BLOCK, files.LONGEST_TOKENS)
+    lengths = log_normal(files.BLOCK, files.MAX_RECORD_TOKENS)
     tokens, blocks = int(lengths.sum()), -(-documents // files.BLOCK)
     index = (2 * lengths + 1).astype("<u4").tobytes()
     blocks_per_file = files.FILE_BYTES // (2 * tokens)
@@ -155,9 +155,9 @@ def open_and_resume(path: str) -> list[tuple[str, float, float, float]]:
 
 def write_small(path: str, tokens: int) -> None:
     """Writes a store of documents."""
-    lengths = log_normal(max(tokens // 350, 600), files.LONGEST_TOKENS)
+    lengths = log_normal(max(tokens // 350, 600), files.MAX_RECORD_TOKENS)
     text = np.random.default_rng(2).integers(*IDS.text, 1 << 20)
-    starts = np.random.default_rng(3).integers(0, text.size - files.LONGEST_TOKENS, len(lengths))
+    starts = np.random.default_rng(3).integers(0, text.size - files.MAX_RECORD_TOKENS, len(lengths))
     files.write_store(path, (text[s : s + n] for s, n in zip(starts, lengths)), IDS)
 
 

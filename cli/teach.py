@@ -20,7 +20,7 @@ from rich.progress import track
 
 from ..data.corpus import Document
 from ..data.documents import UNCUT
-from ..data.records import LONGEST_TOKENS
+from ..data.records import MAX_RECORD_TOKENS
 from ..data.token_store import HELDOUT, TokenStore, open_store
 from ..data.token_store_files import StoreWriter, is_sealed, seal
 from ..inference.answering.teaching import taught
@@ -106,7 +106,7 @@ def write_taught(
     """Writes the store of the teacher's predictions, with the teacher's vocabulary."""
     out = Folder(options.out)
     for split in store.splits:
-        longest = UNCUT if split == HELDOUT else LONGEST_TOKENS
+        longest = UNCUT if split == HELDOUT else MAX_RECORD_TOKENS
         with StoreWriter(
             out.path, split, 0, store.ids, columns=["teacher"], longest=longest
         ) as writer:

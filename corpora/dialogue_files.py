@@ -11,7 +11,7 @@ from annotated_types import Interval
 from ..constraints import AtLeastTwo, checked
 from ..data.corpus import Corpus, Document, in_parts
 from ..data.reading import JSONL_SUFFIXES, RawDocument, has_fields, text_of_field
-from ..data.records import LONGEST_TOKENS
+from ..data.records import MAX_RECORD_TOKENS
 from ..data.token_store import TRAIN
 from .text import (
     FileSplit,
@@ -35,7 +35,7 @@ def dialogues(
     files: str | Sequence[str],
     vocabulary: Factory,
     heldout_files: str | Sequence[str] | None = None,
-    longest_tokens: Annotated[int, Interval(ge=2, le=LONGEST_TOKENS)] = 1024,
+    longest_tokens: Annotated[int, Interval(ge=2, le=MAX_RECORD_TOKENS)] = 1024,
     on_malformed: OnMalformed = "error",
     heldout_every: AtLeastTwo = 20,
     seed: int = 0,

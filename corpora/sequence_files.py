@@ -34,7 +34,7 @@ from .text_readers import LeftOut
 from .tokenizing import SplitText, corpus_of, encode_documents, tokenized
 from .vocabularies import Factory, Vocabulary, VocabularySource
 from .vocabularies.tokenization import Tokenizer
-from .vocabularies.training_sample import MOST_READ, first_texts
+from .vocabularies.training_sample import MAX_SAMPLE_CHARACTERS, first_texts
 from .weighted_texts import encode_weighted
 
 # (records, whether to choose the held-out records) -> the chosen records
@@ -195,7 +195,7 @@ class _Sequences(NamedTuple):
 
     def sample(self) -> Iterator[str]:
         """Yields training text for a vocabulary, with the same limit for each file."""
-        most = MOST_READ // len(self.paths[TRAIN])
+        most = MAX_SAMPLE_CHARACTERS // len(self.paths[TRAIN])
         for path in self.paths[TRAIN]:
             cut = self.read(TRAIN, LeftOut(), [path], lowercase_weight=1)
             yield from first_texts((piece.text for piece in cut), most)

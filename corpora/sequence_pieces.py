@@ -15,7 +15,7 @@ from .vocabularies.letters import OVERLAPPING
 from .vocabularies.tokenization import Tokenizer, located
 from .weighted_texts import WeightedText, token_means
 
-LONGEST_LETTERS = 1 << 17  # Largest number of letters of a piece without a window
+MAX_LETTERS = 1 << 17  # Largest number of letters of a piece without a window
 _CLEAR = 60  # Number of letters of DNA in a row that proteins never begin with
 
 
@@ -64,7 +64,7 @@ def pieces(
             ended = record.ends_document or end < len(letters)
             shared = 0 if start else shared
             spans, start, shared = _windows(
-                start, end, ended, window or LONGEST_LETTERS, overlap, shared
+                start, end, ended, window or MAX_LETTERS, overlap, shared
             )
             for first, last in spans:
                 if waiting is not None:

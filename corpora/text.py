@@ -23,7 +23,7 @@ from .tokenizing import (
     tokenized,
 )
 from .vocabularies import Factory, Vocabulary, VocabularySource
-from .vocabularies.training_sample import MOST_READ, first_texts
+from .vocabularies.training_sample import MAX_SAMPLE_CHARACTERS, first_texts
 from .weighted_texts import encode_weighted, weighted_text_of
 
 OnMalformed = Literal["error", "skip"]
@@ -155,7 +155,7 @@ def _sampled_texts(split: FileSplit, text_of: Callable[[Any], str]) -> Iterator[
     for path in split.paths[TRAIN]:
         documents = read_documents([path], split.document_of, on_malformed=split.on_malformed)
         texts = (text_of(document.text) for document in documents)
-        yield from first_texts(texts, max(MOST_READ // len(split.paths[TRAIN]), 1))
+        yield from first_texts(texts, max(MAX_SAMPLE_CHARACTERS // len(split.paths[TRAIN]), 1))
 
 
 def tokenized_files(

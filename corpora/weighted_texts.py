@@ -8,7 +8,7 @@ import numpy as np
 
 from ..data.corpus import Document
 from ..data.reading import DocumentOf, RawDocument, text_of_field
-from ..objectives.contract import MOST_WEIGHT
+from ..objectives.contract import MAX_WEIGHT
 from .text_readers import LeftOut
 from .vocabularies.tokenization import Tokenizer, located
 
@@ -72,9 +72,9 @@ def _ranges(field: str, given: Any) -> list[tuple[int, int, float]]:
             start != int(start) or end != int(end)
         ):
             raise ValueError(f'"{field}" has {one!r:.60}, expected two whole numbers and a weight')
-        if not (math.isfinite(weight) and 0 <= weight <= MOST_WEIGHT):
+        if not (math.isfinite(weight) and 0 <= weight <= MAX_WEIGHT):
             raise ValueError(
-                f'"{field}" has the weight {weight}, expected a number from 0 to {MOST_WEIGHT:,}'
+                f'"{field}" has the weight {weight}, expected a number from 0 to {MAX_WEIGHT:,}'
             )
         ranges.append((int(start), int(end), float(weight)))
     return ranges

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .records import LONGEST_TOKENS, DocumentArrays
+from .records import MAX_RECORD_TOKENS, DocumentArrays
 
 # Number of tokens up to which documents are never cut. Longer held-out documents are always cut.
 UNCUT = 2048
@@ -21,7 +21,7 @@ def training_documents(
     If there would be fewer than `PIECES` pieces (for example, of a single file), the pieces are
     made shorter. Documents of at most `uncut` tokens stay whole.
     """
-    longest = max(LONGEST_TOKENS, uncut)
+    longest = max(MAX_RECORD_TOKENS, uncut)
     lengths = documents.stops - documents.starts
     while np.sum(-(-lengths // longest)) < PIECES and longest >= 2 * uncut:
         longest //= 2

@@ -30,7 +30,7 @@ FASTQ_SUFFIXES = (".fq", ".fastq")
 SEQUENCE_SUFFIXES = FASTA_SUFFIXES + FASTQ_SUFFIXES
 BOM = b"\xef\xbb\xbf"  # byte order mark, with which some programs begin UTF-8 files
 # Largest number of bytes of a line, or of a plain-text file that is read as a whole.
-LONGEST_BYTES = 1 << 26
+MAX_TEXT_BYTES = 1 << 26
 BUFFER = 1 << 17  # number of bytes that are read at once
 PART = 1 << 17  # number of bytes of a part of a plain-text file; longer parts tokenize more slowly
 SEQUENCE_PART = 1 << 20  # number of bytes of FASTA that are parsed at once
@@ -264,18 +264,18 @@ def lines(
 ) -> Iterator[tuple[int, int, bytes | None]]:
     """Yields number (from 1), first byte and content of each line that starts in a range.
 
-    The content is None for a line of more than `LONGEST_BYTES` bytes, which is skipped.
+    The content is None for a line of more than `MAX_TEXT_BYTES` bytes, which is skipped.
     """
     at = start
     number = 0
     if at:  # A line that starts before the range belongs to the previous range.
         file.seek(at - 1)
         at += len(file.readline()) - 1
-    while (end is None or at < end) and (line := file.readline(LONGEST_BYTES + 1)):
+    while (end is None or at < end) and (line := file.readline(MAX_TEXT_BYTES + 1)):
         first = at
         at = at + len(line)
         number = number + 1
-        if len(line) <= LONGEST_BYTES:
+        if len(line) <= MAX_TEXT_BYTES:
             yield number, first, line
             continue
         while line and not line.endswith(b"\n"):
@@ -287,7 +287,7 @@ def lines(
 def decoded(line: bytes | None) -> str:
     """Returns the text of a line of `lines`. Raises ValueError, with the reason, if it has none."""
     if line is None:
-        raise ValueError(f"longer than {LONGEST_BYTES >> 20} MiB: cut it into documents")
+        raise ValueError(f"longer than {MAX_TEXT_BYTES >> 20} MiB: cut it into documents")
     try:
         return line.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -454,7 +454,7 @@ def _fasta_blocks(file: Any, path: str) -> Iterator[bytes]:
         if header < 0 or b"\n" in text[header + 1 :]:
             header = len(text) - text.endswith(b"\n")
         rest = text[header:]
-        if len(rest) > LONGEST_BYTES:
+        if len(rest) > MAX_TEXT_BYTES:
             raise malformed(Bad(path, "malformed", "a header is longer than 64 MiB"))
         yield text[:header]
     yield rest
@@ -528,9 +528,9 @@ def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) 
     opened.
     """
     with opened(path, advance) as file:
-        content = file.read(LONGEST_BYTES + 1)
+        content = file.read(MAX_TEXT_BYTES + 1)
     try:
-        return decoded(content if len(content) <= LONGEST_BYTES else None)
+        return decoded(content if len(content) <= MAX_TEXT_BYTES else None)
     except ValueError as error:
         raise malformed(Bad(path, "malformed", str(error))) from None
 

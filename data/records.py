@@ -31,7 +31,7 @@ from .corpus import Document, DocumentStream, check_shard, column_dtype, first_d
 from .stable_draws import permutation
 
 # Largest number of tokens of a record. Longer documents are read in pieces.
-LONGEST_TOKENS = 16384
+MAX_RECORD_TOKENS = 16384
 BLOCK = 256  # Number of records of a block
 WHOLE = 64  # Largest number of blocks that are permuted as a whole
 ROUND = 128  # Number of blocks of a round in a corpus with more than `WHOLE` blocks

@@ -17,10 +17,10 @@ A store is a folder on a disk or in a bucket:
                                the description and the blocks of part 3, before they are merged
     vocabulary.json, …         the files of the vocabulary
 
-A record is a document, or a piece of a document of more than `LONGEST_TOKENS` tokens, so that the
-parts of long documents are shuffled with other documents. Consecutive records make a block. A block
-has 256 records, or fewer if it reaches 2**20 tokens or the part ends. Blocks are read, checked and
-shuffled as a whole, and each is in one file. Files of tokens have at most 2**28 bytes.
+A record is a document, or a piece of a document of more than `MAX_RECORD_TOKENS` tokens, so that
+the parts of long documents are shuffled with other documents. Consecutive records make a block. A
+block has 256 records, or fewer if it reaches 2**20 tokens or the part ends. Blocks are read,
+checked and shuffled as a whole, and each is in one file. Files of tokens have at most 2**28 bytes.
 
 Parts are logical. Any process can write a part, and its `.json`, which is written last, shows that
 the part is complete. The same parts therefore give the same bytes for any number of processes. If a
@@ -54,7 +54,7 @@ from ..objectives.contract import check_weights
 from ..settings import atomic_writes
 from ..settings.folders import Folder
 from .corpus import UNCUT_COLUMNS, Document, column_dtype
-from .records import BLOCK, LONGEST_TOKENS
+from .records import BLOCK, MAX_RECORD_TOKENS
 from .token_ids_json import ids_to_json, text_checker
 
 STORE = "store.json"
@@ -124,7 +124,7 @@ class StoreWriter:
         ids: TokenIds,
         *,
         columns: Sequence[Column] = (),
-        longest: Count | None = LONGEST_TOKENS,
+        longest: Count | None = MAX_RECORD_TOKENS,
     ):
         settings = {"part": part, "columns": columns, "longest": longest}
         check_settings(StoreWriter.__init__, settings, "StoreWriter.")
@@ -327,7 +327,7 @@ def write_store(
     ids: TokenIds,
     *,
     heldout: Iterable[Document | np.ndarray] | None = None,
-    longest: int | None = LONGEST_TOKENS,
+    longest: int | None = MAX_RECORD_TOKENS,
     about: Callable[[], Mapping[str, Any]] = dict,
 ) -> dict[str, Counts]:
     """Writes a whole store of training documents and held-out documents in one process.

@@ -20,7 +20,7 @@ from .pages import document, style
 TEXT = (
     "The quick brown fox jumps over the lazy dog. The dog sleeps for an hour and dreams of a fox."
 )
-MOST_VARIANTS = 4  # largest number of settings of an objective, in addition to another draw
+MAX_VARIANTS = 4  # largest number of settings of an objective, in addition to another draw
 
 
 class ShownSettings(NamedTuple):
@@ -96,7 +96,7 @@ def variants(build: Callable) -> list[ShownSettings]:
     return [
         PUBLISHED,
         ShownSettings("another draw", {}, seed=1),
-        *changed[:MOST_VARIANTS],
+        *changed[:MAX_VARIANTS],
     ]
 
 

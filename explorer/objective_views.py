@@ -27,7 +27,7 @@ from ..visualization.pieces import ranges_of
 from .commands import Commands, commands
 from .controls import Control, controls, value_of, with_values
 
-MOST_CHARACTERS = 100_000  # longest text
+MAX_CHARACTERS = 100_000  # longest text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,10 +58,10 @@ class View:
 
     def __post_init__(self) -> None:
         check_fields(self, "")
-        if len(self.text) > MOST_CHARACTERS:
+        if len(self.text) > MAX_CHARACTERS:
             raise ValueError(
                 f"The text has {len(self.text):,} characters, expected at most "
-                f"{MOST_CHARACTERS:,}: shorten it."
+                f"{MAX_CHARACTERS:,}: shorten it."
             )
 
 

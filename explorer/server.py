@@ -28,7 +28,7 @@ from ..settings.user_errors import explanation, place_of
 LOOPBACK = "127.0.0.1"
 LOCAL = (LOOPBACK, "localhost", "::1")  # addresses that only this machine reaches
 ALL = ("0.0.0.0", "::")  # addresses that stand for every address of this machine
-MOST_BYTES = 2_000_000  # longest body that a request may have
+MAX_REQUEST_BYTES = 2_000_000  # longest body that a request may have
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -192,8 +192,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _json(self) -> dict | None:
         length = self.headers.get("Content-Length", "")
-        if not re.fullmatch("[0-9]{1,12}", length) or int(length) > MOST_BYTES:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Send at most {MOST_BYTES:,} bytes.")
+        if not re.fullmatch("[0-9]{1,12}", length) or int(length) > MAX_REQUEST_BYTES:
+            self._refuse(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Send at most {MAX_REQUEST_BYTES:,} bytes."
+            )
             return None
         body = self.rfile.read(int(length))
         try:

@@ -75,7 +75,7 @@ def running_sum(x_N):
     >>> running_sum(jnp.array([1, 0, 2]))
     Array([1, 1, 3], dtype=int32)
     """
-    if x_N.size > _LONGEST_BY_PRODUCTS:
+    if x_N.size > _MAX_LENGTH_BY_PRODUCTS:
         return jnp.cumsum(x_N, dtype=jnp.int32)
     width = max(16, 1 << ((x_N.size - 1).bit_length() // 2))
     rows = -(-x_N.size // width)
@@ -86,7 +86,7 @@ def running_sum(x_N):
     return (within + before[:, None]).reshape(-1)[: x_N.size].astype(jnp.int32)
 
 
-_LONGEST_BY_PRODUCTS = 1 << 16
+_MAX_LENGTH_BY_PRODUCTS = 1 << 16
 
 
 def randint(bits, n):

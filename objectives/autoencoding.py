@@ -7,7 +7,7 @@ End-of-sequence closes inputs and targets.
 
 from ..constraints import OpenShare, checked
 from .contract import Objective
-from .noising import from_noise, iid_hidden, in_turn, permuted_sentences, poisson_spans, rotation
+from .noising import chain, from_noise, iid_hidden, permuted_sentences, poisson_spans, rotation
 from .span_lengths import MeanOfPoisson
 from .token_ids import TokenIds
 
@@ -35,7 +35,7 @@ def bart(
     """
     sentences = permuted_sentences(ids.flags("sentence_ends"))
     spans = poisson_spans(ids, noise_density, mean_span_length)
-    return from_noise(ids, in_turn(sentences, spans), rows="documents")
+    return from_noise(ids, chain(sentences, spans), rows="documents")
 
 
 @checked

@@ -34,7 +34,7 @@ def _static(**settings):
 
 NO_LABEL = -(2**31)  # label of a token without one
 WEIGHT_UNIT = 1000  # `Row.weights` of a token that counts once
-MOST_WEIGHT = 1000  # number of times that a token may count
+MAX_WEIGHT = 1000  # number of times that a token may count
 CORPUS_CLASSES = 0  # stands for the number of classes in the run's corpus
 
 
@@ -662,15 +662,15 @@ def check_classes(labels: Array, num_classes: int) -> None:
 
 
 def check_weights(weights: Array, unit: int = 1) -> None:
-    """Raises ValueError for a weight of a NumPy array that is not in 0 … `MOST_WEIGHT`.
+    """Raises ValueError for a weight of a NumPy array that is not in 0 … `MAX_WEIGHT`.
 
     The array has weights in parts of 1 / `unit`.
     """
-    wrong = weights[~((weights >= 0) & (weights <= MOST_WEIGHT * unit))]  # also not a number
+    wrong = weights[~((weights >= 0) & (weights <= MAX_WEIGHT * unit))]  # also not a number
     if wrong.size:
         raise ValueError(
             f"Got the token weight {wrong[0] / unit:g}, expected a number from 0 to "
-            f"{MOST_WEIGHT:,}: 1 counts a token once, and 0 leaves it out of the loss."
+            f"{MAX_WEIGHT:,}: 1 counts a token once, and 0 leaves it out of the loss."
         )
 
 

@@ -163,7 +163,7 @@ def iid_denoising(
 
     Args:
       ids: needs the number of sentinels that `lengths` returns, or the mask token.
-      noise_density: probability that a text token is hidden. `noising.most_hidden` limits the
+      noise_density: probability that a text token is hidden. `noising.max_hidden` limits the
         number of hidden tokens, so that lengths can be planned. Fewer than one document in a
         million reaches this limit.
       replace: the replacement of hidden tokens in the inputs: "spans" is one sentinel for each run

@@ -26,7 +26,7 @@ from .splicing import (
     interleaved,
     joined,
     marked_runs,
-    most_runs,
+    max_runs,
     pieces,
     splice,
     with_markers,
@@ -160,7 +160,7 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
             f"vocabulary, got {max_spans}: add sentinels to the vocabulary, or decrease max_spans."
         )
     return Objective(
-        lengths=lambda n: {"targets": n + 3 * min(max_spans, most_runs(n))},
+        lengths=lambda n: {"targets": n + 3 * min(max_spans, max_runs(n))},
         corrupt=tree_util.Partial(
             _move_spans,
             counts=jnp.array(poisson_table(Fraction(1)), jnp.int32),
@@ -180,7 +180,7 @@ def _move_spans(key, row, partner, lengths, max_documents, *, counts, sentinels,
     document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size, (1 + 2 * S,))
     spans = poisson_lengths(bits[:, 0], counts)
-    spans = jnp.clip(spans, 1, jnp.minimum(S, most_runs(document.length)))
+    spans = jnp.clip(spans, 1, jnp.minimum(S, max_runs(document.length)))
     ends = jax.vmap(_distinct_cuts)(bits[:, 1:], document.length, 2 * spans)
     begin = ends[:, 0::2]
     end = ends[:, 1::2]

@@ -415,13 +415,13 @@ class _AnyOutputs(NamedTuple):
         if name == "logit_scale":
             return jnp.float32(1.0)
         # Outputs of another head are as wide as the vocabulary: a matrix for all of them is large.
-        read = hidden[..., :MOST_READ]
+        read = hidden[..., :MAX_VALUES_READ]
         shape = read.shape[-1], self.heads[name] or self.size
         return read @ jax.random.normal(jax.random.key(3), shape)
 
 
 STATE_WIDTH = 4  # width of a hidden state
-MOST_READ = 16  # number of a state's values that a head reads
+MAX_VALUES_READ = 16  # number of a state's values that a head reads
 LOSS_ROWS = 2  # rows of a batch for the loss
 LONG_DOCUMENT = 15  # tokens of a document that is long enough to have text among its targets
 

@@ -3,7 +3,7 @@
 A noise is a pure map of the documents of a row, with a bound on the length of the result. An
 objective applies one noise to its inputs and another noise, often none, to its targets
 (`from_noise`). Both noises get the same key, so that the targets can be the tokens that the inputs
-hide. Noises compose (`in_turn`).
+hide. Noises compose (`chain`).
 
 Sources: Raffel et al. 2020 (T5), section 3.3, for i.i.d. noise and shuffled tokens; Lewis et al.
 2020 (BART), section 2.2, for the others.
@@ -34,7 +34,7 @@ from .splicing import (
     framed,
     joined,
     kept,
-    most_runs,
+    max_runs,
     piece,
     sentence_ends,
     splice,
@@ -79,7 +79,7 @@ def _identity(key, text: Text, count: int) -> Text:
     return text
 
 
-def in_turn(*noises: Noise) -> Noise:
+def chain(*noises: Noise) -> Noise:
     """Returns the noise that applies these noises one after another, each with its own key.
 
     Each noise uses sentinels from the first sentinel on.
@@ -210,12 +210,12 @@ REPLACEMENTS: dict[Replace, _Replacement] = {
 }
 
 
-def most_hidden(n, density, xp=jnp):
+def max_hidden(n, density, xp=jnp):
     """Returns the limit on hidden tokens in n tokens, each hidden with probability `density`.
 
     The limit is the mean plus six standard deviations, with mean and variance rounded up.
 
-    >>> int(most_hidden(512, (3, 20), np))
+    >>> int(max_hidden(512, (3, 20), np))
     125
     """
     mean = -(-n * density[0] // density[1])
@@ -225,7 +225,7 @@ def most_hidden(n, density, xp=jnp):
 
 @checked
 def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise:
-    """Hides each text token with the same probability, at most `most_hidden` in a document."""
+    """Hides each text token with the same probability, at most `max_hidden` in a document."""
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     stand_in = tree_util.Partial(_from_table, hiding.stand_ins)
     if kind.random_share:
@@ -239,8 +239,8 @@ def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noi
     )
 
     def pieces(n: int) -> int:
-        hidden = int(most_hidden(n, density, np))
-        return min(hidden, most_runs(n)) if kind.whole_runs else hidden
+        hidden = int(max_hidden(n, density, np))
+        return min(hidden, max_runs(n)) if kind.whole_runs else hidden
 
     return Noise(
         longest=lambda n: n,
@@ -263,7 +263,7 @@ def iid_targets(
     closes = kind.whole_runs and closing_sentinel
 
     def longest(n: int) -> int:
-        hidden = int(most_hidden(n, density, np))
+        hidden = int(max_hidden(n, density, np))
         if closes:  # h hidden tokens form at most h runs, and at most n - h runs followed by text
             return min(2 * hidden, n) + 1
         if kind.whole_runs:
@@ -271,10 +271,10 @@ def iid_targets(
         return hidden * (1 + marked)
 
     def sentinels(n: int) -> int:
-        hidden = int(most_hidden(n, density, np))
+        hidden = int(max_hidden(n, density, np))
         if closes:  # at most n // 2 runs are followed by text
             return min(hidden, n // 2) + 1
-        return min(hidden, most_runs(n)) if kind.whole_runs else hidden
+        return min(hidden, max_runs(n)) if kind.whole_runs else hidden
 
     return Noise(
         longest=longest,
@@ -337,7 +337,7 @@ def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
     hidden = bernoulli(bits, hiding.chance) & (text.segments > 0)
     hidden &= (text.tokens >= first) & (text.tokens < last)
-    most_D = most_hidden(document.length, hiding.density)
+    most_D = max_hidden(document.length, hiding.density)
     hidden &= _before(hidden, text, document) < _of(most_D, text)
     if text.hidden is not None:
         hidden = text.hidden

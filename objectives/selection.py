@@ -35,7 +35,7 @@ from .token_ids import TokenIds
 
 # Maximum number of units taken after the first unit that did not fit. More units could only fit
 # after a unit of 18 tokens or more. An unbounded loop would make devices wait for each other.
-MOST_AFTER_A_SKIP = 16
+MAX_UNITS_AFTER_SKIP = 16
 
 
 @checked
@@ -105,10 +105,10 @@ def _span_laws(span_lengths: Sequence[float]):
             "span_lengths must be the probabilities of spans of 1, 2, … tokens, which sum to 1, "
             f"got {span_lengths}: use `geometric_lengths()` or `inverse_lengths()`."
         )
-    if p.size > _LONGEST_SPAN:
+    if p.size > _MAX_SPAN_LENGTH:
         raise ValueError(
-            f"Got {p.size:,} probabilities as span_lengths, expected at most {_LONGEST_SPAN}, one "
-            "for each length up to the longest span: reduce `longest`."
+            f"Got {p.size:,} probabilities as span_lengths, expected at most {_MAX_SPAN_LENGTH}, "
+            "one for each length up to the longest span: reduce `longest`."
         )
     at_least = np.cumsum(p[::-1])[::-1]  # a randomly cut cell has at least one token left
     laws = np.cumsum([p / p.sum(), at_least / at_least.sum()], axis=1)
@@ -184,7 +184,7 @@ def _eligible(tokens, segments, selection: Selection):
     return (tokens >= selection.text[0]) & (tokens < selection.text[1]) & (segments > 0)
 
 
-_LONGEST_SPAN = 256  # in tokens; sums of random lengths then stay exact in the longest rows
+_MAX_SPAN_LENGTH = 256  # in tokens; sums of random lengths then stay exact in the longest rows
 
 
 def quota(n, selection: Selection, xp=jnp):
@@ -375,7 +375,7 @@ def _more_that_fit(taken: Array, sizes: Array, drawn: Array, quota_D):
 
     # A skipped unit exceeds the remaining quota, so it will not fit later either.
     remaining_D = quota_D - _sum_of_each(taken * sizes, drawn, D)
-    return lax.fori_loop(0, MOST_AFTER_A_SKIP, take_next, (taken, remaining_D))[0]
+    return lax.fori_loop(0, MAX_UNITS_AFTER_SKIP, take_next, (taken, remaining_D))[0]
 
 
 def _random_ranks(bits, candidate, segments, count: int):

@@ -20,7 +20,7 @@ from jax import lax
 from .arithmetic import count_at_most, isqrt, randint, ratio, round_ratio
 from .contract import Array
 
-_LONGEST_SPAN = 63  # longest Poisson span; with a mean of 20, one span in 10**13 would be longer
+_MAX_SPAN_LENGTH = 63  # longest Poisson span; with a mean of 20, one span in 10**13 would be longer
 
 
 def noise_counts(n, density, mean_span_length, xp=jnp):
@@ -112,7 +112,7 @@ def poisson_table(mean: Fraction) -> list[int]:
         decimal = Decimal(mean.numerator) / mean.denominator
         term = total = (-decimal).exp()
         table = []
-        for k in range(_LONGEST_SPAN):
+        for k in range(_MAX_SPAN_LENGTH):
             table.append(round(total * 2**24))
             term = term * decimal / (k + 1)
             total += term

@@ -102,7 +102,7 @@ def marked_runs(marked_L, segments_L, document: Documents, most: int, starts_L=N
     return begin, end
 
 
-def most_runs(n):
+def max_runs(n):
     """Returns the largest number of runs, none of which are adjacent, in a document of n tokens."""
     return (n + 1) // 2
 

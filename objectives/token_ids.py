@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST_IDS = 2**31 - 1  # ids are int32
+MAX_IDS = 2**31 - 1  # ids are int32
 
 
 class TokenTexts:
@@ -224,9 +224,9 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
         raise ValueError(
             f"Got the modes {dict(ids.modes)}, expected pairs: use {tuple(ids.modes.items())}."
         )
-    if ids.size > MOST_IDS:
+    if ids.size > MAX_IDS:
         raise ValueError(
-            f"Got a vocabulary of {ids.size} ids, expected at most {MOST_IDS}, the largest int32."
+            f"Got a vocabulary of {ids.size} ids, expected at most {MAX_IDS}, the largest int32."
         )
     first, last = ids.text
     if not 0 <= first < last <= ids.size:

@@ -123,7 +123,7 @@ def hidden_features(
     count = max(map(len, documents))
     needs = lengths_of_documents(objective, max(documents, key=sum))
     # If `lengths` counts sentinels, another sentinel may close the targets.
-    sentinels = _most_runs(rows_B) + ("sentinels" in needs)
+    sentinels = _max_runs(rows_B) + ("sentinels" in needs)
     if objective.facts.rows.sentinels is not None:
         check_sentinels(
             "The spans to hide", {"sentinels": sentinels}, objective.facts.rows.sentinels
@@ -142,7 +142,7 @@ def hidden_features(
     return features
 
 
-def _most_runs(rows_B: Row) -> int:
+def _max_runs(rows_B: Row) -> int:
     """Returns the maximum number of runs of hidden tokens in a document of these rows."""
     most = 0
     hidden_B = np.asarray(rows_B.hidden)

@@ -19,7 +19,7 @@ from datatrove.pipeline.base import PipelineStep
 from ..constraints import AtLeastTwo, checked
 from ..corpora.vocabularies import VocabularySource, load_vocabulary
 from ..corpora.vocabularies.tokenization import batches
-from ..corpora.vocabularies.training_sample import MOST_READ, first_texts
+from ..corpora.vocabularies.training_sample import MAX_SAMPLE_CHARACTERS, first_texts
 from ..data.corpus import Document
 from ..data.documents import UNCUT
 from ..data.token_store_files import STORE, StoreWriter, is_sealed, seal
@@ -108,7 +108,7 @@ def _texts_of_vocabulary(documents: str, tasks: int) -> Iterator[str]:
     """Yields the texts to train a vocabulary on: an equal share of a bounded amount per task."""
     for rank in range(tasks):
         texts = (document.text for document in documents_of(documents, rank))
-        yield from first_texts(texts, MOST_READ // tasks)
+        yield from first_texts(texts, MAX_SAMPLE_CHARACTERS // tasks)
 
 
 class _Tokenize(PipelineStep):

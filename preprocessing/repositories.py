@@ -14,7 +14,7 @@ from datatrove.data import Document
 
 from ..corpora.python_library.python_sources import parsed
 from ..data.finding import listed, matching_files
-from ..data.reading import LONGEST_BYTES, Bad, MalformedLine, plain_text
+from ..data.reading import MAX_TEXT_BYTES, Bad, MalformedLine, plain_text
 
 
 def repositories_in(
@@ -62,8 +62,8 @@ def documents(folder: str, paths: Sequence[str], header: str) -> Iterator[Docume
             continue
         if text.strip():
             texts[path] = text.rstrip() + "\n"
-    if sum(map(len, texts.values())) > LONGEST_BYTES:
-        reason = f"longer than {LONGEST_BYTES >> 20} MiB in total: give fewer of its files"
+    if sum(map(len, texts.values())) > MAX_TEXT_BYTES:
+        reason = f"longer than {MAX_TEXT_BYTES >> 20} MiB in total: give fewer of its files"
         yield Bad(folder, "malformed", reason)
         return
     parts = (header.format(path=path, repository=name) + texts[path] for path in ordered(texts))

@@ -34,7 +34,7 @@ from ..settings.user_modules import import_module
 from .blocks import Dropped, Source
 from .repositories import documents, repositories_in
 
-MOST_TASKS = 512  # the search for near duplicates keeps a file of each task open
+MAX_TASKS = 512  # the search for near duplicates keeps a file of each task open
 
 
 class FileRange(NamedTuple):
@@ -279,7 +279,7 @@ def tensorflow_dataset(
 
 
 def _tensorflow_source(texts: Any) -> Source:
-    tasks = min(texts.shards(), MOST_TASKS)
+    tasks = min(texts.shards(), MAX_TASKS)
     about = f"{texts.name}, {texts.split}, of {texts.shards():,} files"
     read = functools.partial(_documents_of_tensorflow, texts, tasks)
     return Source("read", tasks, list(texts), functools.partial(_Read, read), about)
@@ -297,7 +297,7 @@ def shares_of(sizes: Mapping[str, int], share_bytes: int) -> list[list[FileRange
     [[FileRange(path='a.txt', start=0, end=None), FileRange(path='b.txt', start=0, end=None)],
      [FileRange(path='c.jsonl', start=0, end=6)], [FileRange(path='c.jsonl', start=6, end=12)]]
     """
-    share_bytes = max(share_bytes, -(-sum(sizes.values()) // (MOST_TASKS - 1)))
+    share_bytes = max(share_bytes, -(-sum(sizes.values()) // (MAX_TASKS - 1)))
     shares: list[list[FileRange]] = [[]]
     left = share_bytes
     for path, size in sizes.items():

@@ -14,7 +14,7 @@ from .seqio.seqio_tasks import REPEATABLE_SEED, check_task, found_tasks, readabl
 MetricValue = seqio.metrics.MetricValue
 Scalar = seqio.metrics.Scalar
 
-MOST_COUNTED = 20_000  # number of training examples in which answers are counted
+MAX_COUNTED = 20_000  # number of training examples in which answers are counted
 
 
 def evaluation_tasks(
@@ -83,9 +83,9 @@ def _evaluation_task(
     targets = counted = [_text(task, example, "targets") for example in read]
     counted_in = "these examples"
     if "train" in splits_of(task, use_cached):
-        training = itertools.islice(_examples(task, "train", use_cached), MOST_COUNTED)
+        training = itertools.islice(_examples(task, "train", use_cached), MAX_COUNTED)
         counted = [_text(task, example, "targets") for example in training]
-        first = f"the first {MOST_COUNTED:,} examples of " if len(counted) == MOST_COUNTED else ""
+        first = f"the first {MAX_COUNTED:,} examples of " if len(counted) == MAX_COUNTED else ""
         counted_in = f"{first}training"
 
     def postprocess(text: str, number: int, is_target: bool):

@@ -108,7 +108,7 @@ def test_examples_are_texts(name):
 
 
 def test_a_baseline_of_a_long_task_says_what_it_was_counted_in(monkeypatch):
-    monkeypatch.setattr("pretrax.tasks.seqio_evaluation.MOST_COUNTED", 2)
+    monkeypatch.setattr("pretrax.tasks.seqio_evaluation.MAX_COUNTED", 2)
     (task,) = evaluation_tasks("", names=["colors"])
     assert task.guessed_from == "the first 2 examples of training"
 

@@ -205,7 +205,7 @@ def test_a_piece_of_a_word_is_not_hidden_by_words(capsys):
 
 @pytest.mark.slow
 def test_members_of_a_mixture(capsys, monkeypatch):
-    monkeypatch.setattr(drawing, "MOST_MEMBERS", 1)
+    monkeypatch.setattr(drawing, "MAX_MEMBERS", 1)
     said = prints(capsys, BYTES, "--objective=spans_and_prefix", "--text=A few words here.")
     assert "spans ──" in said and "prefix ──" not in said and "The first 1 of 2 members." in said
 

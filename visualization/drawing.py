@@ -17,7 +17,7 @@ from .picture import Example, Picture
 from .pieces import marked, marked_ranges
 from .rows import ShownObjective, first_stack, longest_document, subjects, view_of
 
-MOST_MEMBERS = 8  # largest number of members of a mixture that are shown
+MAX_MEMBERS = 8  # largest number of members of a mixture that are shown
 
 
 class ShownText(NamedTuple):
@@ -68,7 +68,7 @@ def picture(
     if is_user_defined(objective):
         check_objective(objective, ids)
     members = subjects(objective, layout, ids)
-    shown = members[:MOST_MEMBERS]
+    shown = members[:MAX_MEMBERS]
     documents = text.documents
     if not text.is_own:
         longest = min(longest_document(member, slots) for member in shown)

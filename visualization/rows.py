@@ -294,7 +294,7 @@ def _slots_with_loss(loss, heads, first: int, batch):
     return jnp.any(jax.grad(total)(states) != 0, axis=-1)
 
 
-MOST_TARGETS = 4  # largest number of targets of one term and one slot that are shown
+MAX_TARGETS = 4  # largest number of targets of one term and one slot that are shown
 
 
 def further_targets(
@@ -302,7 +302,7 @@ def further_targets(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Returns (traced ids, weights) of each term that predicts tokens other than the targets.
 
-    If a term predicts several tokens from each slot, only the first `MOST_TARGETS` are returned,
+    If a term predicts several tokens from each slot, only the first `MAX_TARGETS` are returned,
     and numbers are added to the term's name.
 
     Args:
@@ -328,7 +328,7 @@ def further_targets(
             values = _traced(tokens, {name: labels.values}, label_marks)[name]
             each = max(values.shape[1] // targets[predicting_stack(batch)].shape[1], 1)
             columns = (np.array_split(x, each, axis=1) for x in (values, labels.weights))
-            names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MOST_TARGETS)]
+            names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MAX_TARGETS)]
             further |= dict(zip(names, zip(*columns)))
     return further
 

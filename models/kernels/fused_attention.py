@@ -45,7 +45,7 @@ def check_device(config, device):
             "later, for which its kernels can be compiled: use attention='plain'."
         )
     size = config.head_dim * jnp.dtype(config.dtype).itemsize if config else 0
-    widest = kernels_of(device.platform).WIDEST_HEAD
+    widest = kernels_of(device.platform).MAX_HEAD_BYTES
     if size > widest:
         raise ValueError(
             f"Got head_dim={config.head_dim} and dtype={config.dtype!r}, {size} bytes per head, "
@@ -144,7 +144,7 @@ def by_platform(name):
         kernels = {
             platform: functools.partial(getattr(module, name), softcap)
             for platform, module in _KERNELS.items()
-            if q.shape[-1] * q.dtype.itemsize <= module.WIDEST_HEAD
+            if q.shape[-1] * q.dtype.itemsize <= module.MAX_HEAD_BYTES
         }
         default = functools.partial(plain, softcap)
         return jax.lax.platform_dependent(before, q, *arrays, **kernels, default=default)

@@ -23,7 +23,7 @@ from .attention_blocks import LOWEST, dot, padded
 
 BLOCK = 64  # number of queries, and of keys, of a block
 FAR = attention_blocks.far(BLOCK)
-WIDEST_HEAD = 512  # bytes per slot; wider heads do not fit into the shared memory of an H100
+MAX_HEAD_BYTES = 512  # bytes per slot; wider heads do not fit into the shared memory of an H100
 
 
 def forward(softcap, before, q, k, v, intervals, bias):

@@ -24,11 +24,11 @@ from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded, seeing_blocks, tiles, visible_blocks
 
 BLOCK = 512  # largest number of queries, and of keys, of a block
-MOST_SUMS = 2**19  # number of gradient sums of a row's keys that fit next to a block
+MAX_SUMS = 2**19  # number of gradient sums of a row's keys that fit next to a block
 TILE = 128  # number of lanes of a TPU's registers; block lengths are multiples of it
 SUBLANES = 8  # number of rows of a TPU's registers
 FAR = attention_blocks.far(TILE)
-WIDEST_HEAD = 1024  # bytes per slot; wider heads do not fit into the vector memory of a v5e
+MAX_HEAD_BYTES = 1024  # bytes per slot; wider heads do not fit into the vector memory of a v5e
 
 
 def forward(softcap, before, q, k, v, intervals, bias):
@@ -258,7 +258,7 @@ def _at_once(s):
 
     This requires that the gradient sums of a row's keys, for one query head, fit into memory.
     """
-    return s.share == 1 and s.width * s.keys <= MOST_SUMS
+    return s.share == 1 and s.width * s.keys <= MAX_SUMS
 
 
 def _query_gradients(s, before, arrays, out, d_lse):

@@ -213,7 +213,7 @@ def test_paths_that_are_not_files_are_refused(tmp_path):
 @pytest.mark.slow
 def test_a_line_without_end(tmp_path, monkeypatch):
     """A few bytes of gzip may be a line of many gigabytes."""
-    monkeypatch.setattr("pretrax.data.reading.LONGEST_BYTES", 1 << 20)
+    monkeypatch.setattr("pretrax.data.reading.MAX_TEXT_BYTES", 1 << 20)
     monkeypatch.setattr("pretrax.data.reading.BUFFER", 1 << 12)
     lines = b'{"text": "' + b"x" * (1 << 25) + b'"}\n', b'{"text": "fine"}\n'
     path = tmp_path / "a.jsonl.gz"

@@ -14,7 +14,7 @@ import urllib.parse
 
 import pytest
 
-from pretrax.explorer.server import MOST_BYTES, Content, Server, Site
+from pretrax.explorer.server import MAX_REQUEST_BYTES, Content, Server, Site
 from tests.inference.runs import write_run
 from tests.refusals import refuses
 
@@ -113,8 +113,8 @@ def test_a_link_on_another_page_may_open_a_page(server):
 def test_a_call_takes_only_a_json_object_of_limited_size(server):
     for body in "", "[1]", "{", "null", "[" * 100_000:
         assert call(server, body)[0] == 400
-    status, content = call(server, "", Content_Length=str(MOST_BYTES + 1))
-    assert status == 413 and f"{MOST_BYTES:,}" in content["error"]
+    status, content = call(server, "", Content_Length=str(MAX_REQUEST_BYTES + 1))
+    assert status == 413 and f"{MAX_REQUEST_BYTES:,}" in content["error"]
     assert call(server, "", Content_Length="9" * 5000)[0] == 413
     assert call(server, "{}", name="other")[0] == 404
     assert ask(server, path=urllib.parse.urlsplit(server.address).path + "missing")[0] == 404

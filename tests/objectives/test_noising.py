@@ -29,10 +29,10 @@ from pretrax.objectives import (
 from pretrax.objectives.noising import (
     REPLACEMENTS,
     Noise,
+    chain,
     from_noise,
     iid_hidden,
-    in_turn,
-    most_hidden,
+    max_hidden,
     permuted_tokens,
     rotation,
     untouched,
@@ -220,23 +220,23 @@ def _infilled_from(inputs, document) -> bool:
 @given(
     st.integers(1, 200_000), st.fractions(Fraction(1, 100), Fraction(99, 100), max_denominator=1000)
 )
-def test_most_hidden_is_the_mean_and_six_standard_deviations(n, density):
-    most = int(most_hidden(n, density.as_integer_ratio(), np))
+def test_max_hidden_is_the_mean_and_six_standard_deviations(n, density):
+    most = int(max_hidden(n, density.as_integer_ratio(), np))
     mean, deviation = n * density, sqrt(n * density * (1 - density))
     assert min(n, mean + 6 * deviation - 1) <= most <= min(n, mean + 6 * deviation + 8)
 
 
 def test_less_than_one_document_in_a_million_has_more_noise_than_planned_for():
     n = np.arange(1, 5000)
-    assert (binom.sf(most_hidden(n, (3, 20), np), n, 0.15) < 1e-6).all()
+    assert (binom.sf(max_hidden(n, (3, 20), np), n, 0.15) < 1e-6).all()
 
 
 @pytest.mark.parametrize("density, mean", [((3, 20), (3, 1)), ((1, 2), (7, 2)), ((3, 10), (20, 1))])
 def test_counts_of_the_kernel_match_the_host(density, mean):
     n = np.arange(1, 4097)
     pairs = jnp.array([density, mean], jnp.int32)
-    device = jax.jit(lambda n, p: (most_hidden(n, p[0]), *infilling_counts(n, *p)))(n, pairs)
-    host = most_hidden(n, density, np), *infilling_counts(n, density, mean, np)
+    device = jax.jit(lambda n, p: (max_hidden(n, p[0]), *infilling_counts(n, *p)))(n, pairs)
+    host = max_hidden(n, density, np), *infilling_counts(n, density, mean, np)
     for got, expected in zip(device, host):
         np.testing.assert_array_equal(got, expected)
 
@@ -434,7 +434,7 @@ def test_stops_in_a_row_end_one_sentence():
 
 def test_parts_of_a_composed_noise_draw_independently():
     # If both used the same draw, two turns of two tokens would always restore the order.
-    twice = from_noise(IDS, in_turn(rotation(), rotation()))
+    twice = from_noise(IDS, chain(rotation(), rotation()))
     features = corrupt(twice, [[A, B]], copies=6_000, seed=16)
     assert_uniform(features["inputs"], 2)
 
@@ -515,10 +515,10 @@ def test_no_noise_copies_documents():
 
 def test_noises_in_turn_count_their_sentinels_and_have_room():
     sentinels = iid_hidden(IDS, 0.5, "tokens")
-    both = in_turn(permuted_tokens(), sentinels)
-    assert both.sentinels(16) == sentinels.sentinels(16) and in_turn(rotation()).sentinels is None
+    both = chain(permuted_tokens(), sentinels)
+    assert both.sentinels(16) == sentinels.sentinels(16) and chain(rotation()).sentinels is None
     longer = Noise(lambda n: n + 1, untouched().apply)
     shorter = Noise(lambda n: n - 1, untouched().apply)
-    assert in_turn(longer, longer).longest(4) == 6
+    assert chain(longer, longer).longest(4) == 6
     with refuses(ValueError, "1", "2"):
-        in_turn(longer, shorter)
+        chain(longer, shorter)

@@ -9,7 +9,7 @@ from pretrax import objectives
 from pretrax.visualization.examples import Reader, example, surfaces
 from pretrax.visualization.hidden import hidden_tokens, predicted_tokens
 from pretrax.visualization.picture import NO_SPAN
-from pretrax.visualization.rows import MOST_TARGETS, ShownObjective, view_of
+from pretrax.visualization.rows import MAX_TARGETS, ShownObjective, view_of
 from tests.refusals import refuses
 from tests.visualization.letters import IDS, READER, encode
 
@@ -127,7 +127,7 @@ def test_tokens_further_ahead_are_shown_below_the_next_token():
 @pytest.mark.slow
 def test_several_targets_of_one_term_are_shown_unless_the_stack_shows_whole_bags():
     one, _ = shown(objectives.token_order_prediction, "decoder")
-    assert one.stacks[0].further == tuple(f"order {k}" for k in range(1, MOST_TARGETS + 1))
+    assert one.stacks[0].further == tuple(f"order {k}" for k in range(1, MAX_TARGETS + 1))
     one, _ = shown(objectives.superposed_lm, "decoder", bag_size=2)
     assert one.stacks[0].further == ()
 

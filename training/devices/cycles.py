@@ -262,7 +262,7 @@ class _Estimate:
             is_poor = share < SLOW or one.passes > 1 or "f32" in one.dtypes
             if seconds >= WORTH_NAMING * whole and is_poor:
                 named.append(SlowProducts(operands, part, seconds, share, advice))
-        return sorted(named, key=lambda one: -one.seconds)[:MOST_NAMED]
+        return sorted(named, key=lambda one: -one.seconds)[:MAX_LISTED]
 
 
 # --- which instructions run -----------------------------------------------------------------------
@@ -376,7 +376,7 @@ def _place(one: Instruction) -> tuple[str, int]:
 
 SLOW = 0.5  # products below this share of the peak are slow
 WORTH_NAMING = 0.01  # smallest share of the step of a listed product
-MOST_NAMED = 6  # largest number of listed products
+MAX_LISTED = 6  # largest number of listed products
 
 
 class _Products(NamedTuple):

@@ -34,7 +34,7 @@ _FLAT = {
 }
 _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 _LARGEST = {"TPU v4": 4096, "TPU v5p": 6144, "TPU v7x": 9216}
-MOST_GPUS = 16  # largest number of GPUs of a host (Google's a2-megagpu-16g; others have up to 8)
+MAX_GPUS = 16  # largest number of GPUs of a host (Google's a2-megagpu-16g; others have up to 8)
 CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
@@ -100,11 +100,11 @@ def read_topology(text: str) -> Topology:
     if not topology.chips:
         raise ValueError(f"Got the topology {text!r}, which has no chip.")
     if kind in GPUS:
-        if topology.shape[0] > MOST_GPUS:
+        if topology.shape[0] > MAX_GPUS:
             hosts = Topology(kind, (8,), -(-topology.chips // 8))
             raise ValueError(
                 f"Got the topology {text!r}, hosts of {topology.shape[0]} GPUs, but hosts have at "
-                f"most {MOST_GPUS} GPUs: give {hosts.chips} GPUs on hosts of eight as {hosts}."
+                f"most {MAX_GPUS} GPUs: give {hosts.chips} GPUs on hosts of eight as {hosts}."
             )
     elif topology.shape not in (known := _slices(kind)):
         nearest = _nearest(topology.shape, known)
