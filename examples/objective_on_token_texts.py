@@ -17,7 +17,7 @@ import numpy as np
 
 from pretrax import Objective, TokenIds
 from pretrax.objectives import each_document
-from pretrax.objectives.features import fit, input_sequence, labels_in_place
+from pretrax.objectives.features import input_sequence, labels_in_place, pad_or_truncate
 from pretrax.objectives.losses import token_loss
 
 
@@ -40,8 +40,8 @@ def masked_numbers(ids: TokenIds, digits: float = 0.5, others: float = 0.1) -> O
 
 
 def _mask(rate_V, mask, key, row, partner, lengths):
-    tokens = fit(row.tokens, lengths["inputs"])
-    segments = fit(row.segments, lengths["inputs"])
+    tokens = pad_or_truncate(row.tokens, lengths["inputs"])
+    segments = pad_or_truncate(row.segments, lengths["inputs"])
     # One random number for each slot: padding at the end changes none of the others.
     keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(lengths["inputs"]))
     draws = jax.vmap(jax.random.uniform)(keys)

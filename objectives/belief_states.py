@@ -13,11 +13,11 @@ from jax import tree_util
 from ..constraints import Count, checked
 from .arithmetic import randint
 from .contract import VOCABULARY, BatchLoss, Labels, Objective, Row, Term
-from .features import fit, no_pools, target_sequence
+from .features import no_pools, pad_or_truncate, target_sequence
 from .language_modeling import causal_lm
 from .losses import at_slots, head_cross_entropy, predictions
 from .splicing import Documents, by_document, documents, piece, splice
-from .streams import StackRow, Stream, register_stream, with_row
+from .streams import StackRow, Stream, append_row, register_stream
 from .token_ids import TokenIds
 
 
@@ -153,8 +153,8 @@ def _loss(batch) -> BatchLoss:
 
 
 def _arrange(column: str, row: StackRow, batch: dict) -> dict:
-    distance = fit(row.features[column], row.lengths["predict"])
-    return with_row(batch, f"{row.stack}_suffixes", distance)
+    distance = pad_or_truncate(row.features[column], row.lengths["predict"])
+    return append_row(batch, f"{row.stack}_suffixes", distance)
 
 
 def _stream(k: int) -> Stream:

@@ -21,7 +21,7 @@ from jax import tree_util
 from ..constraints import Count, checked
 from .arithmetic import bernoulli, fixed24, product24, ratio24, uniform24
 from .contract import BatchLoss, Facts, Objective
-from .features import fit, input_sequence, labels_in_place
+from .features import input_sequence, labels_in_place, pad_or_truncate
 from .layouts import guarded, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
@@ -127,7 +127,7 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
     can &= segments > 0
     masked = can & bernoulli(jax.random.bits(token_key, tokens.shape, jnp.uint32), rate)
     if row.hidden is not None:  # the rate is the share of hidden tokens in the block
-        masked = can & fit(row.hidden, masked.size)
+        masked = can & pad_or_truncate(row.hidden, masked.size)
         count = jnp.zeros_like(tokens).at[first].add(masked)[first]
         rate = ratio24(count, end - begin)
     noised = {
@@ -136,7 +136,7 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
         "noised_ends": end,
         "noised_rates": jnp.where(segments > 0, rate, 0),
     }
-    noised = {name: fit(x, lengths["noised"]) for name, x in noised.items()}
+    noised = {name: pad_or_truncate(x, lengths["noised"]) for name, x in noised.items()}
     return (
         input_sequence((tokens, segments))
         | noised
@@ -197,10 +197,12 @@ def _in_two_stacks(features, lengths, bos, max_documents) -> dict:
 
     def blocks(size):
         """Returns each slot's segment, position, document start, block begin and block end."""
-        segments = fit(features["inputs_segments"], size)
+        segments = pad_or_truncate(features["inputs_segments"], size)
         document = documents(segments, max_documents)
         first = by_document(document.start, segments)
-        begin, end = (first + fit(features[f"noised_{x}"], size) for x in ("begins", "ends"))
+        begin, end = (
+            first + pad_or_truncate(features[f"noised_{x}"], size) for x in ("begins", "ends")
+        )
         return segments, positions(segments, document), first, begin, end
 
     given, given_positions, given_first, _, given_end = blocks(lengths["encoder"])
@@ -209,16 +211,16 @@ def _in_two_stacks(features, lengths, bos, max_documents) -> dict:
     slots = jnp.arange(features["inputs"].size, dtype=jnp.int32)
     targets = {"targets": nothing, "targets_segments": nothing, "targets_weights": nothing}
     return {
-        "encoder_input_tokens": fit(features["inputs"], lengths["encoder"]),
+        "encoder_input_tokens": pad_or_truncate(features["inputs"], lengths["encoder"]),
         "encoder_segment_ids": given,
         "encoder_positions": given_positions,
         "encoder_key_intervals": guarded(given_first, given_end, given),
-        "decoder_input_tokens": fit(features["noised"], lengths["decoder"]),
+        "decoder_input_tokens": pad_or_truncate(features["noised"], lengths["decoder"]),
         "decoder_segment_ids": copied,
         "decoder_positions": copied_positions,
         "decoder_key_intervals": guarded(begin, end, copied),
         "cross_key_intervals": jnp.stack([first, begin]),
-        "noised_rates": fit(features["noised_rates"], lengths["decoder"]),
+        "noised_rates": pad_or_truncate(features["noised_rates"], lengths["decoder"]),
         "member": features["member"],
     } | predicted("decoder", features | targets, lengths["predict"], nothing, slots)
 

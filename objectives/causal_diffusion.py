@@ -19,7 +19,7 @@ from jax import lax, tree_util
 from ..constraints import OpenShare, Positive, checked
 from .arithmetic import product24, ratio, uniform24
 from .contract import Array, BatchLoss, Objective
-from .features import fit
+from .features import pad_or_truncate
 from .language_modeling import causal_lm, stand_ins
 from .losses import predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
@@ -95,7 +95,7 @@ def _mask_tail(corrupt, key, row, partner, lengths, max_documents, *, window, ma
     features = corrupt(key, row, partner, lengths, max_documents)
     segments = features["targets_segments"]
     if row.hidden is not None:
-        masked = fit(row.hidden, segments.size) & (segments > 0)
+        masked = pad_or_truncate(row.hidden, segments.size) & (segments > 0)
         return features | {"targets_stand_ins": stand_ins(masked, mask)}
     time_key, token_key = jax.random.split(key)
     document = documents(segments, max_documents)

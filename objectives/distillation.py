@@ -12,11 +12,11 @@ from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
 from .contract import BatchLoss, Labels, Objective, Row, Term
-from .features import fit
+from .features import pad_or_truncate
 from .language_modeling import causal_lm
 from .losses import at_slots, head_cross_entropies, predictions
 from .splicing import documents, piece, splice
-from .streams import StackRow, Stream, register_stream, with_row
+from .streams import StackRow, Stream, append_row, register_stream
 from .token_ids import TokenIds
 
 UNIT = 2**24  # a probability of 1
@@ -105,8 +105,10 @@ def _loss(share: float, batch) -> BatchLoss:
 
 
 def _arrange(columns: tuple[str, str], row: StackRow, batch: dict) -> dict:
-    tokens, shares = (fit(row.features[column], row.lengths["predict"]) for column in columns)
-    return with_row(batch, f"{row.stack}_teacher_tokens", tokens) | with_row(
+    tokens, shares = (
+        pad_or_truncate(row.features[column], row.lengths["predict"]) for column in columns
+    )
+    return append_row(batch, f"{row.stack}_teacher_tokens", tokens) | append_row(
         batch, f"{row.stack}_teacher_shares", shares
     )
 

@@ -89,7 +89,7 @@ def orders_in_line(segments: Array, count: int, ahead: int | Array = 0) -> dict:
 def pool_columns(slots, labels, counts, size: int) -> dict:
     """Returns features of pools i32[n] in `size` slots; `counts` bool[n] marks pools that count."""
     columns = slots, jnp.where(counts, labels, 0), counts.astype(jnp.int32)
-    return {name: fit(x, size) for name, x in zip(STREAMS["pools"].columns, columns)}
+    return {name: pad_or_truncate(x, size) for name, x in zip(STREAMS["pools"].columns, columns)}
 
 
 def no_pools(size: int) -> dict:
@@ -98,6 +98,6 @@ def no_pools(size: int) -> dict:
     return pool_columns(none, none, none, size)
 
 
-def fit(x, size: int):
+def pad_or_truncate(x, size: int):
     """Returns x i32[n] padded or truncated at the end to `size` slots."""
     return jnp.pad(x, (0, max(size - x.size, 0)))[:size]

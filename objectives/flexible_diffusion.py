@@ -15,11 +15,11 @@ from jax.scipy.special import xlogy
 from ..constraints import checked
 from .arithmetic import fixed24, product24, ratio24, running_sum, uniform24
 from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
-from .features import fit, input_sequence
+from .features import input_sequence, pad_or_truncate
 from .losses import predicting_stack
 from .masked_diffusion import LowestRate, loss_by_rates
 from .prompt_forms import PromptForm
-from .splicing import documents, frame_of, framed, kept
+from .splicing import compacted, documents, frame_of, framed
 from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 
@@ -112,11 +112,11 @@ def _mask_and_drop(key, row, partner, lengths, max_documents, *, lowest, mask, t
     gaps = jnp.zeros(lengths["gaps"], jnp.int32)
     gaps = gaps.at[jnp.where(dropped, slots, lengths["gaps"])].add(1, mode="drop")
     noised = jnp.where(masked, mask, row.tokens)
-    given = kept((noised, row.segments), stays, row.tokens.size)
-    labels = kept((row.tokens, slots, jnp.ones_like(slots)), masked, lengths["labels"])
+    given = compacted((noised, row.segments), stays, row.tokens.size)
+    labels = compacted((row.tokens, slots, jnp.ones_like(slots)), masked, lengths["labels"])
     return (
         input_sequence(framed(given, present, frame, lengths["inputs"]))
-        | {"inputs_gaps": gaps, "rates": fit(rates, lengths["rates"])}
+        | {"inputs_gaps": gaps, "rates": pad_or_truncate(rates, lengths["rates"])}
         | dict(zip(("labels", "labels_slots", "labels_weights"), labels))
     )
 

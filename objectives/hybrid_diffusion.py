@@ -19,7 +19,7 @@ from jax import tree_util
 from ..constraints import NonNegative, checked
 from .arithmetic import isqrt, randint
 from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
-from .features import fit, input_sequence, labels_in_place
+from .features import input_sequence, labels_in_place, pad_or_truncate
 from .losses import at_slots, predicting_stack, predictions
 from .prompt_forms import Noised, PromptForm, recorded_noise
 from .splicing import documents, piece, splice
@@ -131,7 +131,7 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
     return (
         input_sequence((jnp.where(is_text, noised, tokens), segments))
         | labels_in_place(tokens, is_text, 0, lengths["labels"])
-        | {"rates": fit(rates, lengths["rates"])}
+        | {"rates": pad_or_truncate(rates, lengths["rates"])}
     )
 
 

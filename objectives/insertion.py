@@ -14,7 +14,7 @@ from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Row
 from .features import input_sequence, pool_columns
 from .losses import pool_class_loss, predicting_stack, predictions, score_slots, token_loss
 from .prompt_forms import PromptForm
-from .splicing import by_document, documents, frame_of, framed, is_of_each, kept
+from .splicing import by_document, compacted, documents, frame_of, framed, is_of_each
 from .token_ids import TokenIds
 
 # Classes of the head "stop".
@@ -156,8 +156,8 @@ def _drop_tokens(key, row, partner, lengths, max_documents, *, opening, bos, tex
     stays = live & ~dropped
     slots = running_sum(stays) + 2 * row.segments - 1
     columns = row.tokens, slots, jnp.ones_like(slots)
-    labels = kept(columns, dropped, lengths["labels"])
-    given = kept((row.tokens, row.segments), stays, row.tokens.size)
+    labels = compacted(columns, dropped, lengths["labels"])
+    given = compacted((row.tokens, row.segments), stays, row.tokens.size)
     opened = framed(given, present, bos, row.tokens.size + max_documents)
     tokens, segments = framed(opened, present, opening, lengths["inputs"])
 

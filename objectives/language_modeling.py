@@ -26,7 +26,7 @@ from .arithmetic import (
     uniform24,
 )
 from .contract import BatchLoss, Facts, Labels, Objective, Rows
-from .features import fit, no_pools, sequence_pair, target_sequence
+from .features import no_pools, pad_or_truncate, sequence_pair, target_sequence
 from .losses import prediction_segments, predictions, token_loss
 from .prompt_forms import PromptForm
 from .selection import choose, selection_of
@@ -111,7 +111,7 @@ def _mask_input_tokens(selection, mask, key, row, partner, lengths, max_document
     features = _copy_row(key, row, partner, lengths, max_documents)
     tokens = features["targets"]
     segments = features["targets_segments"]
-    hidden = None if row.hidden is None else fit(row.hidden, lengths["targets"])
+    hidden = None if row.hidden is None else pad_or_truncate(row.hidden, lengths["targets"])
     chosen, _ = choose(key, tokens, segments, max_documents, selection, hidden)
     return features | {"targets_stand_ins": stand_ins(chosen, mask)}
 
@@ -302,7 +302,7 @@ def _read_stand_ins(row: StackRow, batch: dict) -> dict:
     targets = row.features["targets"]
     replaced = row.features["targets_stand_ins"]
     read = jnp.where(replaced > 0, replaced - 1, targets)
-    return {f"{row.stack}_input_tokens": row.in_stack(row.features["inputs"], row.shifted(read))}
+    return {f"{row.stack}_input_tokens": row.place(row.features["inputs"], row.shift_right(read))}
 
 
 register_stream(

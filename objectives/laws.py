@@ -25,11 +25,11 @@ from .static_lengths import packed_lengths
 from .streams import (
     STREAMS,
     check_features,
-    per_document,
-    present,
+    per_document_streams,
     slots_of,
     streams_named,
-    unknown,
+    streams_of,
+    unknown_name,
 )
 from .token_ids import TokenIds
 from .token_weights import in_units
@@ -169,7 +169,7 @@ def lengths_never_decrease(case: LawExamples, longest: int = 600) -> None:
     before = case.objective.lengths(1)
     for name in before:
         if name not in STREAMS and name not in _NOT_A_STREAM:
-            raise Broken(unknown("stream of `lengths`", name, (*STREAMS, *_NOT_A_STREAM)))
+            raise Broken(unknown_name("stream of `lengths`", name, (*STREAMS, *_NOT_A_STREAM)))
     for n in range(1, longest):
         now = case.objective.lengths(n)
         if now.keys() != before.keys():
@@ -206,7 +206,7 @@ def ids_are_in_range(case: LawExamples) -> None:
     features = corrupted(case)
     size = case.ids.size
     slots = case.lengths.get("inputs", 0)
-    for stream in present(features):
+    for stream in streams_of(features):
         # A pool without inputs has slot 0.
         limits = {"id": size, "id + 1": size + 1, "slot": slots or int(stream.per_document)}
         if None in case.objective.facts.heads.values():
@@ -253,7 +253,7 @@ def more_slots_change_nothing(case: LawExamples) -> None:
     padding = ((0, 0), (0, MORE_PADDING))
     rows = jax.tree.map(lambda x: np.pad(x, padding) if x.ndim == 2 else x, case.rows)
     most = case.max_documents + 2
-    apart = per_document()
+    apart = per_document_streams()
     lengths = {
         name: slots // case.max_documents * most if name in apart else slots + MORE_SLOTS
         for name, slots in case.lengths.items()
@@ -318,7 +318,7 @@ def _compare_earlier(case: LawExamples, row: int, before, after) -> None:
     """Raises Broken if features of a document before the last one have changed."""
     n = len(case.documents[row])
     segments_of_one = max(case.objective.lengths(1).get("pools", 1), 1)
-    for stream in present(before):
+    for stream in streams_of(before):
         owner = slots_of(stream)
         if owner not in ("inputs", "targets", "labels"):
             continue

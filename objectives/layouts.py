@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
-from .features import fit
+from .features import pad_or_truncate
 from .splicing import by_document, documents, joined, piece, splice
 from .streams import (
     STREAMS,
     Layout,
     StackRow,
     Stream,
-    in_order,
-    present,
     register_stream,
+    sorted_streams,
     streams_named,
+    streams_of,
     unchanged,
 )
 
@@ -41,19 +41,19 @@ def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
 
 
 def _encoder_decoder(features, lengths, bos, max_documents):
-    encoder_segments = fit(features["inputs_segments"], lengths["encoder"])
-    decoder_segments = fit(features["targets_segments"], lengths["decoder"])
-    targets = fit(features["targets"], lengths["decoder"])
+    encoder_segments = pad_or_truncate(features["inputs_segments"], lengths["encoder"])
+    decoder_segments = pad_or_truncate(features["targets_segments"], lengths["decoder"])
+    targets = pad_or_truncate(features["targets"], lengths["decoder"])
     encoder_documents = documents(encoder_segments, max_documents)
     decoder_documents = documents(decoder_segments, max_documents)
     batch = {
-        "encoder_input_tokens": fit(features["inputs"], lengths["encoder"]),
+        "encoder_input_tokens": pad_or_truncate(features["inputs"], lengths["encoder"]),
         "encoder_segment_ids": encoder_segments,
         "encoder_positions": positions(encoder_segments, encoder_documents),
         "encoder_key_intervals": _bidirectional(encoder_segments, encoder_documents),
         "decoder_input_tokens": _shift_right(targets, decoder_segments, decoder_documents, bos),
         "decoder_target_tokens": targets,
-        "decoder_loss_weights": fit(features["targets_weights"], lengths["decoder"]),
+        "decoder_loss_weights": pad_or_truncate(features["targets_weights"], lengths["decoder"]),
         "decoder_segment_ids": decoder_segments,
         "decoder_positions": positions(decoder_segments, decoder_documents),
         "decoder_key_intervals": _causal(decoder_segments, decoder_documents),
@@ -61,12 +61,12 @@ def _encoder_decoder(features, lengths, bos, max_documents):
         "member": features["member"],
     }
     row = StackRow("encoder_decoder", features, lengths)
-    return _with_streams(present(features), row, batch)
+    return _with_streams(streams_of(features), row, batch)
 
 
 def _with_streams(streams: Sequence[Stream], row: StackRow, batch: dict) -> dict:
     """Returns the batch after each stream has added or changed columns."""
-    for stream in in_order(streams):
+    for stream in sorted_streams(streams):
         batch = batch | stream.arranged[row.stack](row, batch)
     return batch
 
@@ -114,39 +114,50 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
     D = max(max_documents, f["pools_slots"].size)
     T = lengths[stack]
     offset = f["inputs"].size
-    given = documents(f["inputs_segments"], D)
-    target = documents(f["targets_segments"], D)
+    input_documents = documents(f["inputs_segments"], D)
+    target_documents = documents(f["targets_segments"], D)
 
     # The source of each slot of the stack: the inputs, and after them the targets.
-    both = joined(piece(*given), piece(offset + target.start, target.length))
+    both = joined(
+        piece(*input_documents), piece(offset + target_documents.start, target_documents.length)
+    )
     index = jnp.arange(offset + f["targets"].size, dtype=jnp.int32)
     origin, segments = splice(index, both, T)
     whole = documents(segments, D)
 
-    def in_stack(inputs, targets):
+    def place(inputs, targets):
         return jnp.where(segments > 0, jnp.concatenate([inputs, targets])[origin], 0)
 
-    def shifted(targets):
-        return _shift_right(targets, f["targets_segments"], target, bos)
+    def shift_right(targets):
+        return _shift_right(targets, f["targets_segments"], target_documents, bos)
 
     # The slot of each input, and of each target, in the stack.
-    input_slot = by_document(whole.start - given.start, f["inputs_segments"])
+    input_slot = by_document(whole.start - input_documents.start, f["inputs_segments"])
     input_slot += jnp.arange(offset, dtype=jnp.int32)
-    target_slot = by_document(whole.start + given.length - target.start, f["targets_segments"])
+    first_target = whole.start + input_documents.length
+    target_slot = by_document(first_target - target_documents.start, f["targets_segments"])
     target_slot += jnp.arange(f["targets"].size, dtype=jnp.int32)
 
-    end = jnp.maximum(
-        by_document(whole.start + given.length, segments), jnp.arange(T, dtype=jnp.int32) + 1
-    )
+    end = jnp.maximum(by_document(first_target, segments), jnp.arange(T, dtype=jnp.int32) + 1)
     batch = {
-        f"{stack}_input_tokens": in_stack(f["inputs"], shifted(f["targets"])),
+        f"{stack}_input_tokens": place(f["inputs"], shift_right(f["targets"])),
         f"{stack}_segment_ids": segments,
         f"{stack}_positions": positions(segments, whole),
         f"{stack}_key_intervals": guarded(by_document(whole.start, segments), end, segments),
         "member": f["member"],
     }
-    row = StackRow(stack, f, lengths, whole, given, segments, in_stack, shifted, input_slot)
-    batch = _with_streams(present(features), row, batch)
+    row = StackRow(
+        stack=stack,
+        features=f,
+        lengths=lengths,
+        documents=whole,
+        input_documents=input_documents,
+        segments=segments,
+        place=place,
+        shift_right=shift_right,
+        input_slot=input_slot,
+    )
+    batch = _with_streams(streams_of(features), row, batch)
     if "predict" in lengths and ("targets" in features or "labels" in features):
         batch |= predicted(stack, f, lengths["predict"], target_slot, input_slot)
         if "inputs" not in features:  # every slot predicts: no gather before the projection
@@ -161,7 +172,7 @@ def predicted(stack, f, size, target_slot, input_slot):
     target_slot = jnp.where(written, target_slot, 0)
     if not labeled.size:
         columns = f["targets"], target_slot, f["targets_weights"]
-        merged = [fit(column, size) for column in columns]
+        merged = [pad_or_truncate(column, size) for column in columns]
     else:
         slot = jnp.where(labeled, jnp.sum(written) + jnp.arange(labeled.size), size)
         pairs = (
@@ -169,7 +180,7 @@ def predicted(stack, f, size, target_slot, input_slot):
             (target_slot, input_slot[f["labels_slots"]]),
             (f["targets_weights"], f["labels_weights"]),
         )
-        merged = [fit(t, size).at[slot].set(label, mode="drop") for t, label in pairs]
+        merged = [pad_or_truncate(t, size).at[slot].set(label, mode="drop") for t, label in pairs]
     names = "target_tokens", "target_slots", "loss_weights"
     return {f"{stack}_{name}": column for name, column in zip(names, merged)}
 
@@ -189,7 +200,7 @@ def _orders(row: StackRow, batch: dict) -> dict:
     """
     position, *interval = map(row.place_inputs, STREAMS["orders"].columns)
     has_order = interval[1] > 0
-    shift = by_document(row.documents.start - row.given.start, row.segments)
+    shift = by_document(row.documents.start - row.input_documents.start, row.segments)
     shifted_interval = jnp.stack(interval) + shift[None]
     default_position = batch[f"{row.stack}_positions"]
     default_interval = batch[f"{row.stack}_key_intervals"]
@@ -229,7 +240,7 @@ def _positions_of_targets(row: StackRow, batch: dict) -> dict:
 def _positions_of_decoder(row: StackRow, batch: dict) -> dict:
     """Merges the two-dimensional positions of targets into one position each."""
     columns = STREAMS["positions"].columns
-    begin, count = (fit(row.features[c], row.lengths["decoder"]) for c in columns)
+    begin, count = (pad_or_truncate(row.features[c], row.lengths["decoder"]) for c in columns)
     default_position = batch["decoder_positions"]
     return {"decoder_positions": jnp.where(count > 0, begin + count - 1, default_position)}
 
@@ -346,7 +357,7 @@ def _replaceable(name: str, lengths, arrange) -> Layout:
         return layout.lengths(n) if layout else lengths(n)
 
     def arranged(features, lengths, bos, max_documents) -> dict:
-        layout = replacement(present(features))
+        layout = replacement(streams_of(features))
         function = layout.arrange if layout else arrange
         return function(features, lengths, bos, max_documents)
 

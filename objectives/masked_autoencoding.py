@@ -14,7 +14,7 @@ from jax import tree_util
 from ..constraints import OpenShare, checked
 from .arithmetic import randint, ratio, traced
 from .contract import VOCABULARY, BatchLoss, Objective, Rows
-from .features import fit
+from .features import pad_or_truncate
 from .layouts import guarded, single_stack, single_stack_lengths
 from .losses import token_loss
 from .masked_language_modeling import masked_lm
@@ -181,7 +181,7 @@ def _with_decoder(features, lengths, bos, max_documents) -> dict:
     columns = [column for stream in streams_named(_RESTORED) for column in stream.columns]
     encoded = {name: x for name, x in features.items() if name not in columns}
     batch = single_stack("encoder", encoded, lengths, bos, max_documents)
-    f = {column: fit(features[column], lengths["decoder"]) for column in columns}
+    f = {column: pad_or_truncate(features[column], lengths["decoder"]) for column in columns}
     segments = f["targets_segments"]
     first = by_document(documents(batch["encoder_segment_ids"], max_documents).start, segments)
     return batch | {

@@ -18,7 +18,7 @@ from jax import tree_util
 from ..constraints import checked
 from .arithmetic import bernoulli, fixed24, product24, ratio24, uniform24
 from .contract import Array, BatchLoss, Facts, Objective, Row
-from .features import fit, input_sequence, labels_in_place, no_pools, orders_in_line
+from .features import input_sequence, labels_in_place, no_pools, orders_in_line, pad_or_truncate
 from .losses import predicting_stack, predictions, token_loss
 from .prompt_forms import PromptForm
 from .selection import rates_by_chances
@@ -310,7 +310,7 @@ def _masked_features(text: _Noised, mask, shift, lengths) -> dict[str, Array]:
     return (
         input_sequence((jnp.where(text.masked, mask, text.tokens), text.segments))
         | labels_in_place(text.tokens, text.masked, shift, lengths["labels"], text.weights)
-        | {"rates": fit(text.rates, lengths["rates"])}
+        | {"rates": pad_or_truncate(text.rates, lengths["rates"])}
     )
 
 

@@ -25,13 +25,13 @@ from .random_order import random_order
 from .selection import Selection, choose, quota, selection_of, with_chances
 from .splicing import (
     by_document,
+    compacted,
     documents,
     frame_of,
     framed,
     framed_column,
     framed_marks,
     joined,
-    kept,
     piece,
     splice,
 )
@@ -325,7 +325,7 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
     group = jnp.where(text.chosen, text.segments - 1, max_documents)
     slot = jnp.arange(size, dtype=jnp.int32)
     in_order = random_order(bits, group, max_documents + 1)
-    (rest,) = kept([slot], (text.segments > 0) & ~text.chosen, size)
+    (rest,) = compacted([slot], (text.segments > 0) & ~text.chosen, size)
     chosen = piece(*chosen_documents)
     blocks = joined(
         chosen, piece(size + rest_documents.start, rest_documents.length), chosen, chosen

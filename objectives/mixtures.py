@@ -36,7 +36,7 @@ from .contract import (
     value_at,
 )
 from .layouts import joint_slots
-from .streams import complete, slots_of, streams_named
+from .streams import slots_of, streams_named, with_missing_streams
 from .token_ids import TokenIds
 
 
@@ -324,7 +324,9 @@ def _corrupt_member(stacks, address, key, row, partner, lengths, max_documents):
 
     def branch(kernels):
         kernel = jax.tree.map(lambda x: x[entry], kernels)
-        return lambda: complete(kernel(key, row, partner, lengths, max_documents), lengths)
+        return lambda: with_missing_streams(
+            kernel(key, row, partner, lengths, max_documents), lengths
+        )
 
     branches = [branch(kernels) for kernels in stacks]
     return branches[0]() if len(branches) == 1 else lax.switch(stack, branches)

@@ -21,7 +21,7 @@ from jax import tree_util
 from ..constraints import OpenShare, checked
 from .arithmetic import bernoulli, fixed24, isqrt, randint, ratio, running_sum, traced
 from .contract import Array, Facts, Objective, Row, Rows
-from .features import fit, sequence_pair
+from .features import pad_or_truncate, sequence_pair
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
@@ -29,11 +29,11 @@ from .span_lengths import MeanOfPoisson, infilling_counts, mean_fits, poisson_le
 from .splicing import (
     alternated,
     by_document,
+    compacted,
     documents,
     frame_of,
     framed,
     joined,
-    kept,
     max_runs,
     piece,
     sentence_ends,
@@ -54,7 +54,7 @@ class Text(NamedTuple):
 def text_of_row(row: Row, size: int) -> Text:
     """Returns the documents of a row, padded to `size` slots."""
     columns = row.tokens, row.segments, row.hidden, row.hidden_starts
-    return Text(*(None if x is None else fit(x, size) for x in columns))
+    return Text(*(None if x is None else pad_or_truncate(x, size) for x in columns))
 
 
 class Noise(NamedTuple):
@@ -338,13 +338,13 @@ def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     hidden = bernoulli(bits, hiding.chance) & (text.segments > 0)
     hidden &= (text.tokens >= first) & (text.tokens < last)
     most_D = max_hidden(document.length, hiding.density)
-    hidden &= _before(hidden, text, document) < _of(most_D, text)
+    hidden &= _sum_before(hidden, text, document) < by_document(most_D, text.segments)
     if text.hidden is not None:
         hidden = text.hidden
     opens = hidden & ~(_continues(hidden, text, document) & hiding.whole_runs)
     if text.hidden_starts is not None:
         opens |= hidden & text.hidden_starts
-    return hidden, opens, _before(opens, text, document)
+    return hidden, opens, _sum_before(opens, text, document)
 
 
 def _from_table(table, key, piece_N):
@@ -455,7 +455,9 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
         tokens = jnp.where(opens, mask, text.tokens)
         return kept_tokens(tokens, text.segments, opens | ~text.hidden, text.tokens.size)
     hidden_D, most_D = infilling_counts(document.length, density, mean_span_length)
-    hidden, most, length = (_of(x, text) for x in (hidden_D, most_D, document.length))
+    hidden, most, length = (
+        by_document(x, text.segments) for x in (hidden_D, most_D, document.length)
+    )
     position = _position(text, document)
     live = text.segments > 0
     length_bits, gap_bits = (
@@ -464,7 +466,7 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
 
     # Span k of a document is drawn at position k.
     drawn = jnp.where(live, poisson_lengths(length_bits, span_lengths), 0)
-    begin = _before(drawn, text, document)
+    begin = _sum_before(drawn, text, document)
     span = live & (begin < hidden) & (position < most)
     left = jnp.where(span, hidden - begin, 0)
     covered = jnp.where(position == most - 1, left, jnp.minimum(drawn, left))
@@ -481,7 +483,7 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
     hidden_before_D = jnp.cumsum(hidden_D) - hidden_D
     masks = running_sum(taken > 0)
     slot = jnp.arange(position.size, dtype=jnp.int32)
-    mask_at = slot - _of(hidden_before_D, text) + masks - 1
+    mask_at = slot - by_document(hidden_before_D, text.segments) + masks - 1
     taken = (
         jnp.zeros_like(taken).at[jnp.where(taken > 0, mask_at, slot.size)].set(taken, mode="drop")
     )
@@ -499,20 +501,16 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
 # --- helpers ------------------------------------------------------------------------------------
 
 
-def _of(values_D, text: Text):
-    """Returns i32[N]: the value of each slot's document; 0 for padding."""
-    return by_document(values_D, text.segments)
-
-
 def _position(text: Text, document):
     """Returns i32[N]: each token's position in its document; arbitrary for padding."""
-    return jnp.arange(text.tokens.size, dtype=jnp.int32) - _of(document.start, text)
+    slot = jnp.arange(text.tokens.size, dtype=jnp.int32)
+    return slot - by_document(document.start, text.segments)
 
 
-def _before(x_N, text: Text, document):
+def _sum_before(x_N, text: Text, document):
     """Returns i32[N]: the sum of x over the earlier tokens of each token's document."""
     total = running_sum(x_N) - x_N
-    return total - _of(total[document.start], text)
+    return total - by_document(total[document.start], text.segments)
 
 
 def _continues(hidden_N, text: Text, document):
@@ -522,7 +520,7 @@ def _continues(hidden_N, text: Text, document):
 
 def kept_tokens(tokens_M, segments_M, keep_M, size: int) -> Text:
     """Returns the kept tokens of all documents, one after another."""
-    return Text(*kept((tokens_M, segments_M), keep_M & (segments_M > 0), size))
+    return Text(*compacted((tokens_M, segments_M), keep_M & (segments_M > 0), size))
 
 
 def _order(bits_N, text: Text, count: int):

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from .contract import Array, Corrupt, Row
-from .features import fit
+from .features import pad_or_truncate
 from .splicing import Documents, documents
-from .streams import Stream, check_features, per_document, present
+from .streams import Stream, check_features, per_document_streams, streams_of
 
 
 def each_document(corrupt: Callable) -> Corrupt:
@@ -39,7 +39,7 @@ def each_document(corrupt: Callable) -> Corrupt:
 
 def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
     mine, theirs = (documents(x.segments, max_documents) for x in (row, partner))
-    apart = per_document()
+    apart = per_document_streams()
     document_lengths = {s: n // max_documents if s in apart else n for s, n in lengths.items()}
 
     def corrupt_one(number):
@@ -74,7 +74,7 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
     # Pool k belongs to segment k + 1, so a document with two pools has two segments.
     segments = max(lengths.get("pools", 0) // max_documents, 1)
     earlier = segments * jnp.arange(max_documents, dtype=jnp.int32)[:, None]
-    streams = present(features)
+    streams = streams_of(features)
     used = {s.name: _used(s, features) for s in streams if not s.per_document}
     first = {name: _first_slots(used_DxN) for name, used_DxN in used.items()}
     found = {}
@@ -86,7 +86,7 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
             elif stream.values.get(column) == "slot":
                 x = jnp.where(_used(stream, features), x + first["inputs"], 0)
             if stream.per_document:
-                found[column] = fit(x.reshape(-1), lengths[stream.name])
+                found[column] = pad_or_truncate(x.reshape(-1), lengths[stream.name])
             else:
                 found[column] = _end_to_end(x, used[stream.name], first[stream.name])
     return found

@@ -16,7 +16,7 @@ from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
 from .contract import Facts, Objective
-from .features import fit, input_sequence, labels_in_place, target_sequence
+from .features import input_sequence, labels_in_place, pad_or_truncate, target_sequence
 from .layouts import reads_positions
 from .losses import token_loss
 from .prompt_forms import PromptForm
@@ -80,7 +80,7 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
     tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
     choice_key, order_key = jax.random.split(key)
-    hidden = None if row.hidden is None else fit(row.hidden, tokens.size)
+    hidden = None if row.hidden is None else pad_or_truncate(row.hidden, tokens.size)
     chosen, _ = choose(choice_key, tokens, segments, max_documents, selection, hidden)
 
     # Each document has first its other tokens in the original order, and then the chosen tokens.

@@ -277,10 +277,10 @@ def alternated(a_N, b_N):
     return jnp.stack([a_N, b_N], 1).reshape(-1)
 
 
-def kept(columns, keep_M, size: int):
+def compacted(columns, keep_M, size: int):
     """Returns the marked entries of each column [M], one after another in `size` slots, then 0.
 
-    >>> kept([jnp.array([7, 8, 9])], jnp.array([True, False, True]), 4)
+    >>> compacted([jnp.array([7, 8, 9])], jnp.array([True, False, True]), 4)
     [Array([7, 9, 0, 0], dtype=int32)]
     """
     slot = jnp.where(keep_M, running_sum(keep_M) - 1, size)

@@ -17,7 +17,7 @@ from .contract import Member, Objective, members_of
 from .corrupted_batches import check_sentinels, lengths_of_documents
 from .layouts import Layout, joint_slots
 from .mixtures import joint_lengths, largest
-from .streams import per_document
+from .streams import per_document_streams
 from .token_ids import TokenIds
 
 FEATURES = {"encoder": "inputs", "decoder": "targets"}  # T5's feature for each stack
@@ -188,7 +188,9 @@ def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup
     filled = [joint_slots(each) + sum(each.get(s, 0) for s in apart) for each in lengths]
     if max_documents > 1:
         filled = [sum(features.get(s, 0) for s in ("inputs", "targets", *apart))] * len(members)
-        features |= {s: max_documents * features[s] for s in per_document() if s in features}
+        features |= {
+            s: max_documents * features[s] for s in per_document_streams() if s in features
+        }
     non_padding_fractions = tuple(min(n / slots, 1.0) for n in filled)
     return RowGroup(numbers, raw, features, stacks, non_padding_fractions, max_documents)
 

@@ -22,14 +22,19 @@ NOTHING: Mapping = MappingProxyType({})
 
 
 class Layout(NamedTuple):
-    """Maps the lengths of an objective to those of a model, and its features to a model's batch."""
+    """Maps the lengths of an objective to lengths of a model, and its features to a model's batch.
 
-    # An objective's lengths -> slots of the model's stacks, {"encoder": …, "decoder": …}. "copies"
-    # is the number of noised copies of the decoder's slots, if there are any. "predict" is the
-    # number of slots that reach the vocabulary projection, if not all of them do, and
-    # "predicted_copies" the number of copies that reach it in addition.
+    Attributes:
+      lengths: function of an objective's lengths that returns the number of slots of the model's
+        stacks, {"encoder": …, "decoder": …}. "predict" is the number of slots that reach the
+        vocabulary projection, if not all of them do. If there are noised copies of the decoder's
+        slots, "copies" is their number, and "predicted_copies" the number of copies that reach the
+        vocabulary projection.
+      arrange: (features of one row, stack lengths, ids.bos, max_documents) -> the model's batch of
+        the row.
+    """
+
     lengths: Callable[[dict[str, int]], dict[str, int]]
-    # (features of one row, stack lengths, ids.bos, max_documents) -> the model's batch of the row
     arrange: Callable
 
 
@@ -38,27 +43,37 @@ class StackRow(NamedTuple):
 
     In a single stack, the targets of a document follow its inputs. An encoder-decoder has inputs in
     one stack and targets in the other; in its layout the fields after `lengths` are None.
+
+    Attributes:
+      stack: the layout: "encoder", "decoder" or "encoder_decoder".
+      features: the objective's features; missing columns are i32[0].
+      lengths: number of slots of each of the model's stacks.
+      documents: `Documents` of the stack.
+      input_documents: `Documents` of the stream `inputs`.
+      segments: i32[T] segment ids of the stack's slots.
+      place: (column of inputs, column of targets) -> i32[T], the column of the stack's slots.
+      shift_right: column of targets -> the same column one slot later in each document, after bos:
+        the inputs of the slots that predict the targets.
+      input_slot: i32[I] the slot of each input in the stack.
     """
 
-    stack: str  # the layout: "encoder", "decoder" or "encoder_decoder"
-    features: dict[str, Array]  # the objective's features; missing columns are i32[0]
-    lengths: dict[str, int]  # slots of the model's stacks
-    documents: Any = None  # `Documents` of the stack
-    given: Any = None  # `Documents` of the stream `inputs`
-    segments: Array = None  # i32[T] segment ids of the stack's slots
-    # (column of inputs, column of targets) -> i32[T] column of the stack's slots
-    in_stack: Any = None
-    # targets -> inputs of the slots that predict them: each target one slot later
-    shifted: Any = None
-    input_slot: Array = None  # i32[I] the slot of each input in the stack
+    stack: str
+    features: dict[str, Array]
+    lengths: dict[str, int]
+    documents: Any = None
+    input_documents: Any = None
+    segments: Array = None
+    place: Any = None
+    shift_right: Any = None
+    input_slot: Array = None
 
     def place_inputs(self, column: str) -> Array:
         """Returns a column of inputs arranged in the stack: i32[T], with 0 for targets."""
-        return self.in_stack(self.features[column], jnp.zeros_like(self.features["targets"]))
+        return self.place(self.features[column], jnp.zeros_like(self.features["targets"]))
 
     def place_targets(self, column: str) -> Array:
         """Returns a column of targets arranged in the stack: i32[T], with 0 for inputs."""
-        return self.in_stack(jnp.zeros_like(self.features["inputs"]), self.features[column])
+        return self.place(jnp.zeros_like(self.features["inputs"]), self.features[column])
 
 
 def unchanged(row: StackRow, batch: dict[str, Array]) -> dict[str, Array]:
@@ -158,21 +173,21 @@ def streams_named(names) -> list[Stream]:
     return [stream for name, stream in STREAMS.items() if name in names]
 
 
-def present(features) -> list[Stream]:
+def streams_of(features) -> list[Stream]:
     """Returns the streams of these features, in the order of registration."""
     return [stream for stream in STREAMS.values() if stream.columns[0] in features]
 
 
-def with_row(batch: Mapping[str, Array], name: str, values: Array) -> dict[str, Array]:
-    """Returns {name: array} with a further row, for an array to which several streams add rows."""
+def append_row(batch: Mapping[str, Array], name: str, values: Array) -> dict[str, Array]:
+    """Returns {name: array} with `values` appended as a row; the array may not exist yet."""
     rows = values[None]
     return {name: jnp.concatenate([batch[name], rows]) if name in batch else rows}
 
 
-def in_order(streams: Sequence[Stream]) -> list[Stream]:
+def sorted_streams(streams: Sequence[Stream]) -> list[Stream]:
     """Returns streams in the order in which their functions run, see `Stream.after`.
 
-    >>> [s.name for s in in_order([STREAMS["noised"], STREAMS["orders"]])]
+    >>> [s.name for s in sorted_streams([STREAMS["noised"], STREAMS["orders"]])]
     ['orders', 'noised']
     """
     known = {stream.name: stream for stream in streams}
@@ -180,7 +195,7 @@ def in_order(streams: Sequence[Stream]) -> list[Stream]:
     return [known[name] for name in graphlib.TopologicalSorter(before).static_order()]
 
 
-def per_document() -> set[str]:
+def per_document_streams() -> set[str]:
     """Returns the streams in which every document of a row has its own slots."""
     return {name for name, stream in STREAMS.items() if stream.per_document}
 
@@ -194,7 +209,7 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
     stream_of = stream_of_columns()
     for name, x in features.items():
         if name not in stream_of:
-            raise ValueError(unknown("feature", name, stream_of))
+            raise ValueError(unknown_name("feature", name, stream_of))
         slots = lengths.get(stream_of[name].name)
         if slots is None:
             raise ValueError(
@@ -216,13 +231,13 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
             )
 
 
-def unknown(what: str, name: str, known) -> str:
+def unknown_name(what: str, name: str, known) -> str:
     """Returns the message for an unknown name, with the nearest known one."""
     hint = near(name, known, f": expected some of {sorted(known)}.")
     return f"There is no {what} named {name!r}{hint}"
 
 
-def complete(features: dict, lengths: dict[str, int]) -> dict:
+def with_missing_streams(features: dict, lengths: dict[str, int]) -> dict:
     """Returns the features, with missing streams of `lengths` added as padding."""
     blank = {
         column: jnp.zeros(lengths[stream.name], jnp.int32)

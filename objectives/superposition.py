@@ -11,10 +11,10 @@ from jax import tree_util
 
 from ..constraints import AtLeastTwo, checked
 from .contract import BatchLoss, Facts, Labels, Objective, Term
-from .features import fit, target_sequence
+from .features import pad_or_truncate, target_sequence
 from .losses import at_slots, head_cross_entropies, predictions
 from .splicing import Documents, by_document, documents, piece, splice
-from .streams import StackRow, Stream, register_stream, with_row
+from .streams import StackRow, Stream, append_row, register_stream
 from .token_ids import TokenIds
 
 
@@ -132,21 +132,21 @@ def _before(row: StackRow, column: str):
     segments = row.features["targets_segments"]
     follows = (jnp.roll(segments, 1) == segments) & (jnp.arange(segments.size) > 0)
     earlier = jnp.where(follows, jnp.roll(values, 1), 0)
-    return row.in_stack(jnp.zeros_like(row.features["inputs"]), earlier)
+    return row.place(jnp.zeros_like(row.features["inputs"]), earlier)
 
 
 def _arrange_sizes(row: StackRow, batch: dict) -> dict:
     sizes = row.features["targets_bag_sizes"]
     return {
         f"{row.stack}_bag_sizes": _before(row, "targets_bag_sizes"),
-        f"{row.stack}_target_bag_sizes": fit(sizes, row.lengths["predict"]),
+        f"{row.stack}_target_bag_sizes": pad_or_truncate(sizes, row.lengths["predict"]),
     }
 
 
 def _arrange_tokens(column: str, row: StackRow, batch: dict) -> dict:
     """Adds a column to the tokens of bags that slots read, and to those that they predict."""
-    predicted = fit(row.features[column], row.lengths["predict"])
-    return with_row(batch, f"{row.stack}_bag_tokens", _before(row, column)) | with_row(
+    predicted = pad_or_truncate(row.features[column], row.lengths["predict"])
+    return append_row(batch, f"{row.stack}_bag_tokens", _before(row, column)) | append_row(
         batch, f"{row.stack}_target_bag_tokens", predicted
     )
 

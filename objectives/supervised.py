@@ -35,7 +35,7 @@ from .features import input_sequence, labels_in_place, pool_columns, target_sequ
 from .language_modeling import divided
 from .losses import at_slots, class_loss, pool_class_loss, predictions, token_loss
 from .prompt_forms import Pooling, PromptForm
-from .splicing import alternated, documents, frame_of, framed, kept, part_of
+from .splicing import alternated, compacted, documents, frame_of, framed, part_of
 from .token_ids import TokenIds
 
 THOUSANDTHS = 1000  # a number's label is in thousandths
@@ -138,7 +138,7 @@ def _take_turns(sep, eos, max_turns, key, row, partner, lengths, max_documents):
         alternated(segments, segments),
         alternated(is_answer, is_answer).astype(jnp.int32),
     )
-    *text, weights = kept(columns, alternated(taken, ends), lengths["targets"])
+    *text, weights = compacted(columns, alternated(taken, ends), lengths["targets"])
     return target_sequence(tuple(text)) | {"targets_weights": weights}
 
 

@@ -17,7 +17,7 @@ from jax import tree_util
 from ..constraints import OpenShare, checked
 from .arithmetic import bernoulli, fixed24, product24, randint, uniform24
 from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
-from .features import fit, input_sequence, labels_in_place
+from .features import input_sequence, labels_in_place, pad_or_truncate
 from .hybrid_diffusion import divergences, noised_labels
 from .losses import at_slots
 from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from, chosen_at_rates
@@ -189,7 +189,7 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame, 
     return (
         input_sequence((jnp.where(replaced, other, tokens), segments))
         | labels_in_place(tokens, is_text, 0, lengths["labels"])
-        | {"rates": fit(rates, lengths["rates"])}
+        | {"rates": pad_or_truncate(rates, lengths["rates"])}
     )
 
 

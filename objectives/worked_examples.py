@@ -8,7 +8,7 @@ import numpy as np
 
 from .contract import Array, Builder, Objective, Row, build
 from .corrupted_batches import batched, check_sentinels, lengths_of_documents
-from .streams import per_document, present
+from .streams import per_document_streams, streams_of
 from .token_ids import TokenIds, check_token_ids
 
 
@@ -129,13 +129,13 @@ def hidden_features(
             "The spans to hide", {"sentinels": sentinels}, objective.facts.rows.sentinels
         )
     enough = 2 * size + 8 * count
-    apart = per_document()
+    apart = per_document_streams()
     lengths = {name: n if name in apart else max(n, enough) for name, n in needs.items()}
     if "sentinels" in needs:
         lengths["sentinels"] = max(sentinels, objective.lengths(size)["sentinels"])
     corrupt = program(batched(objective, lengths, count))
     features = jax.device_get(corrupt(keys_B, rows_B))
-    for stream in present(features):
+    for stream in streams_of(features):
         if not stream.per_document:
             used = int((features[stream.in_use] > 0).sum(axis=1).max())
             features |= {name: features[name][:, :used] for name in stream.columns}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..objectives.streams import present
+from ..objectives.streams import streams_of
 from .rows import ModelView
 from .tracing import read
 
@@ -33,7 +33,7 @@ def predicted_tokens(view: ModelView) -> np.ndarray:
     found = [weighted_slots(view, "targets"), weighted_slots(view, "labels")]
     found += [
         np.where(view.features["targets_weights"] > 0, read(view.features[column])[1], -1)
-        for stream in present(view.features)
+        for stream in streams_of(view.features)
         if stream.in_use == "targets_segments" and stream.name != "targets"
         for column in stream.columns
     ]

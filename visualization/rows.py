@@ -24,7 +24,7 @@ from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
 from ..objectives.losses import predicting_stack, token_loss
 from ..objectives.mixtures import joint_lengths
-from ..objectives.streams import present
+from ..objectives.streams import streams_of
 from ..objectives.worked_examples import adjacent_starts, check_hides, hidden_features
 from .tracing import follow, join, read
 
@@ -138,7 +138,7 @@ def view_of(
             return traced
 
         features = hidden_features(objective, keys, row, list(sizes), program)
-        lengths = {s.name: features[s.columns[0]].shape[1] for s in present(features)}
+        lengths = {s.name: features[s.columns[0]].shape[1] for s in streams_of(features)}
     stacks = tuple(LAYOUTS[subject.layout].lengths(lengths).items())
     arranged = _arranged(stacks, subject.layout, most, ids.bos, *_plain_and_marks(features))
     batch = _traced(tokens, *arranged)

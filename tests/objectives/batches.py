@@ -7,7 +7,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives import Objective, Row, batched, layouts, packed_lengths
-from pretrax.objectives.streams import per_document
+from pretrax.objectives.streams import per_document_streams
 from tests.objectives.registry import IDS, RAW_LENGTH, quick_jit, text_row
 
 FIRST, LAST = IDS.text
@@ -31,7 +31,9 @@ def raw_rows(*rows, length=RAW_LENGTH):
 def arranged(objective, raw, max_documents=1, layout="decoder", seed=0):
     """Returns the features of rows, and the batch of a layout for them."""
     lengths = packed_lengths(objective, (raw.tokens.shape[1],))
-    lengths |= {name: max_documents * lengths[name] for name in lengths.keys() & per_document()}
+    lengths |= {
+        name: max_documents * lengths[name] for name in lengths.keys() & per_document_streams()
+    }
     keys = jax.random.split(jax.random.key(seed), len(raw.tokens))
     layout = layouts.LAYOUTS[layout]
     features = jax.device_get(quick_jit(batched(objective, lengths, max_documents))(keys, raw))

@@ -38,7 +38,7 @@ from pretrax.objectives import (
     ul2,
 )
 from pretrax.objectives.features import target_sequence
-from pretrax.objectives.streams import STREAMS, Stream, complete
+from pretrax.objectives.streams import STREAMS, Stream, with_missing_streams
 from pretrax.settings.partial import Partial as GinPartial
 from tests.objectives.registry import (
     CASES,
@@ -66,7 +66,7 @@ def test_shared_kernel_equals_the_members_own_bit_for_bit(name):
         for i in np.flatnonzero(batch.rows.member == number):
             row, partner = row_and_partner(batch.rows, i)
             expected = own(member.objective.corrupt, batch.keys[i], row, partner)
-            expected = complete(expected, batch.lengths)
+            expected = with_missing_streams(expected, batch.lengths)
             assert_same(expected | {"member": row.member}, features_of(corrupted(name), int(i)))
 
 

@@ -12,7 +12,7 @@ from pretrax.objectives import Objective, Row, batched, each_document
 from pretrax.objectives.features import input_sequence, labels_in_place
 from pretrax.objectives.laws import examples, quick_jit
 from pretrax.objectives.losses import token_loss
-from pretrax.objectives.streams import complete
+from pretrax.objectives.streams import with_missing_streams
 from pretrax.visualization.hidden import hidden_tokens
 from pretrax.visualization.rows import ShownObjective, view_of
 from pretrax.visualization.tracing import NOWHERE, follow, join, read
@@ -111,7 +111,7 @@ def _masked(flags_V, mask, row, lengths):
     chosen = jnp.asarray(flags_V)[row.tokens] & (row.segments > 0)
     inputs = jnp.where(chosen, mask, row.tokens)
     labels = labels_in_place(row.tokens, chosen, 0, lengths["labels"])
-    return complete(input_sequence((inputs, row.segments)) | labels, lengths)
+    return with_missing_streams(input_sequence((inputs, row.segments)) | labels, lengths)
 
 
 @pytest.mark.slow
