@@ -335,7 +335,7 @@ def forward_flops(config, lengths: Mapping[str, int]):
     ahead_flops = {"parallel": 0, "sequential": 2 * square, "linear": square, "projections": 0}
     total += c.num_ahead * ahead_flops[c.ahead]
     heads = registered(c.heads)
-    total += 2 * slots * sum(head.products(c) for head in heads if head.products is not None)
+    total += 2 * slots * sum(head.multiply_adds(c) for head in heads if head.multiply_adds)
     separate = len(c.ahead_projections)
     shared = 1 + c.num_ahead - separate
     predicted = lengths["predict"] * shared + lengths.get("predicted_copies", 0)

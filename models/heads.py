@@ -169,7 +169,7 @@ class ImplicitToken(nn.Module):
     @nn.compact
     def __call__(self, state_BxTxE, following_BxTxE):
         c = self.config
-        width = WIDENING * c.emb_dim
+        width = _MLP_WIDTH_FACTOR * c.emb_dim
         gate_BxTxM = dense(width, c.dtype, name="gate", use_bias=False)(state_BxTxE)
         value_BxTxM = dense(width, c.dtype, name="value", use_bias=False)(state_BxTxE)
         out = dense(c.emb_dim, c.dtype, ("mlp", "embed"), name="out", use_bias=False)
@@ -213,7 +213,7 @@ class LatentDynamics(nn.Module):
         return state_BxTxE + x
 
 
-WIDENING = 4  # width of `ImplicitToken`'s MLP, as a multiple of E
+_MLP_WIDTH_FACTOR = 4  # width of `ImplicitToken`'s MLP, as a multiple of E
 TRANSFORMERS = ("encoder", "decoder", "encoder_decoder")  # builders of a single `Transformer`
 NUMBERED = ("ahead", "depth")  # kinds of heads that a decoder has for every number
 
@@ -233,9 +233,9 @@ class Head(NamedTuple):
     # stack. `scope` is the name of the module's parameters within the stack.
     build_state: Callable[..., nn.Module] | None = None
     scope: str = ""
-    # Model settings -> multiply-adds for each slot. None: `models.builders.forward_flops` counts
-    # them, or there are too few to matter.
-    products: Callable[[Config], int] | None = None
+    # Model settings -> multiply-adds per slot. None: `models.builders.forward_flops` counts them,
+    # or there are too few to matter.
+    multiply_adds: Callable[[Config], int] | None = None
     # Whether the loss with this head also projects every slot of the encoder onto the vocabulary.
     projects_every_slot: bool = False
     # Whether the module's outputs for the stack's states replace the hidden states "top", from
@@ -325,7 +325,7 @@ for _head in (
         builders=("decoder",),
         build_state=LatentDynamics,
         scope="dynamics",
-        products=lambda c: 4 * c.emb_dim**2,  # kernels of 2 E x E, and of E x E twice
+        multiply_adds=lambda c: 4 * c.emb_dim**2,  # kernels of 2 E x E, and of E x E twice
     ),
     Head(
         name="belief",
@@ -333,7 +333,7 @@ for _head in (
         "hidden states 'top'",
         builders=("decoder",),
         build=BeliefState,
-        products=lambda c: 2 * c.emb_dim**2,
+        multiply_adds=lambda c: 2 * c.emb_dim**2,
         replaces_top=True,
     ),
     Head(
@@ -349,7 +349,7 @@ for _head in (
         builders=("decoder",),
         build_state=ImplicitToken,
         scope="implicit_token",
-        products=lambda c: 3 * WIDENING * c.emb_dim**2,
+        multiply_adds=lambda c: 3 * _MLP_WIDTH_FACTOR * c.emb_dim**2,
     ),
     Head(
         name="classes",
@@ -406,7 +406,7 @@ for _head in (
     ),
 ):
     register_head(_head)
-SHIPPED = frozenset(HEADS)  # names of heads that users cannot replace
+BUILT_IN = frozenset(HEADS)  # names of heads that users cannot replace
 
 
 def add_head(
@@ -430,8 +430,8 @@ def add_head(
       ValueError: The name belongs to a built-in head, `build` is not a function, or a builder is
         unknown.
     """
-    if name in SHIPPED or is_numbered(name) or not name.isidentifier():
-        names = ", ".join([*sorted(SHIPPED), *(f"{kind}_…" for kind in NUMBERED)])
+    if name in BUILT_IN or is_numbered(name) or not name.isidentifier():
+        names = ", ".join([*sorted(BUILT_IN), *(f"{kind}_…" for kind in NUMBERED)])
         raise ValueError(
             f"Got {name!r} as the name of a head, expected a Python identifier other than {names}: "
             "choose another name."

@@ -80,9 +80,9 @@ def project(x, kernel, axes=1, slots_last=False, bias=None):
     # them with 64 columns, half of the matrix unit. Attention kernels write their gradients with
     # slots last.
     if axes > 1 and not has_sharded_slots:
-        x = with_whole_gradient(x.T).T
+        x = with_gradient_barrier(x.T).T
     if len(columns) > 1:
-        kernel = with_whole_gradient(kernel)
+        kernel = with_gradient_barrier(kernel)
     slots_last &= not has_sharded_slots
     if slots_last:
         y = jax.lax.dot_general(kernel, x, (((0,), (1,)), ((), ())))
@@ -92,7 +92,7 @@ def project(x, kernel, axes=1, slots_last=False, bias=None):
     else:
         y = _product(x, kernel)
     if len(columns) > 1 and not has_sharded_slots:
-        y = with_whole_gradient(y.T).T
+        y = with_gradient_barrier(y.T).T
     y = y.reshape(*rows, *columns)
     return y if bias is None else y + broadcast(bias, y).astype(y.dtype)
 
@@ -163,20 +163,21 @@ def _gradient_of_bias(_, d_CxN):
 _with_bias_on_tpus.defvjp(lambda y, bias: (y + bias[:, None], None), _gradient_of_bias)
 
 
-def with_whole_gradient(x):
-    """Returns x. XLA for TPUs computes its gradient once, in the shape of x.
+def with_gradient_barrier(x):
+    """Returns x, with an optimization barrier on its gradient on TPUs.
 
-    Without this, XLA may recompute the gradient, more slowly, in each product that uses it.
+    XLA then computes the gradient once, in the shape of x. Without the barrier, it may recompute
+    the gradient, more slowly, in each product that uses it.
     """
-    return _with_whole_gradient(x) if platform() == "tpu" else x
+    return _with_gradient_barrier(x) if platform() == "tpu" else x
 
 
 @jax.custom_vjp
-def _with_whole_gradient(x):
+def _with_gradient_barrier(x):
     return x
 
 
-_with_whole_gradient.defvjp(
+_with_gradient_barrier.defvjp(
     lambda x: (x, None), lambda _, d_x: (jax.lax.optimization_barrier(d_x),)
 )
 

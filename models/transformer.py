@@ -53,7 +53,7 @@ from .linear import (
     linear,
     on_slots_last,
     weights,
-    with_whole_gradient,
+    with_gradient_barrier,
 )
 from .norms import Norm
 from .positions import RelativeBias, bias_at, model_rotation, rotation_of, sinusoids
@@ -346,7 +346,7 @@ def _means_of_bags_backward(saved, d_means_BxTxE):
 _means_of_bags.defvjp(_means_of_bags_forward, _means_of_bags_backward)
 
 
-MASKS_OF_ESM = 0.15 * 0.8  # share of masks in ESM-2's training
+ESM_MASK_SHARE = 0.15 * 0.8  # share of masks in ESM-2's training
 
 
 def without_masks(x_BxTxE, is_mask_BxT, intervals_Bx2xT):
@@ -368,7 +368,7 @@ def without_masks(x_BxTxE, is_mask_BxT, intervals_Bx2xT):
     masks_BxT -= jnp.take_along_axis(before_BxT, start_BxT, 1)
     slots_BxT = end_BxT - start_BxT
     # A document of masks alone has no other embeddings to scale.
-    scale_BxT = (1 - MASKS_OF_ESM) * slots_BxT / jnp.maximum(slots_BxT - masks_BxT, 1)
+    scale_BxT = (1 - ESM_MASK_SHARE) * slots_BxT / jnp.maximum(slots_BxT - masks_BxT, 1)
     scale_BxT = jnp.where(is_mask_BxT, 0.0, scale_BxT)
     return (x_BxTxE * scale_BxT[..., None]).astype(x_BxTxE.dtype)
 
@@ -720,7 +720,7 @@ class Block(nn.Module):
         if c.norm_place == "after":
             # Without this, XLA for TPUs would recompute the gradient of the previous norm in each
             # matrix product.
-            y_BxTxE = sublayer(with_whole_gradient(x_BxTxE))
+            y_BxTxE = sublayer(with_gradient_barrier(x_BxTxE))
             return norm(x_BxTxE + dropout(self, y_BxTxE))
         if c.norm_place == "output":
             y_BxTxE = norm(sublayer(x_BxTxE))
@@ -897,7 +897,7 @@ class MLP(nn.Module):
         names = [f"wi_{i}" for i in range(len(c.mlp_activations))]
         projections = [linear(self, name, x_BxTxE, shape, axes) for name in names]
         if len(projections) > 1:
-            projections = [with_whole_gradient(y_BxTxM) for y_BxTxM in projections]
+            projections = [with_gradient_barrier(y_BxTxM) for y_BxTxM in projections]
         inner_BxTxM = activated(c.mlp_activations, projections)
         inner_BxTxM = inner_dropout(self, inner_BxTxM, ("batch", "length", "mlp"))
         inner_BxTxM = constrain(inner_BxTxM, "batch", "length", "mlp")
