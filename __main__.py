@@ -32,16 +32,16 @@ def _main(argv: Sequence[str]) -> None:
 
 
 def usage() -> str:
-    lines = [f"  {verb:10}{about}" for verb, about in cli.VERBS.items()]
-    return "\n".join(["usage: pretrax VERB …", "", *lines, "", "pretrax help VERB says more."])
+    commands = "\n".join(f"  {verb:10}{about}" for verb, about in cli.VERBS.items())
+    return f"usage: pretrax COMMAND …\n\n{commands}\n\n`pretrax help COMMAND` lists its options."
 
 
 def unknown(verb: str) -> str:
-    """The message for a verb that does not exist, with the nearest one that does."""
-    from .constraints import near  # only for this message, so that every verb starts sooner
+    """Returns the message for an unknown command, with the nearest known one."""
+    from .constraints import near  # only for this message, so that every command starts sooner
 
     expected = f"Expected one of {', '.join(cli.VERBS)}."
-    return f"error: there is no verb {verb!r}{near(verb, cli.VERBS)} {expected}"
+    return f"error: there is no command {verb!r}{near(verb, cli.VERBS)} {expected}"
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ from ..settings.command_terminal import in_terminal, say, undecoded
 VERBS = {
     "prepare": "clean, filter, deduplicate and tokenize raw text into a token store",
     "train": "train a model on a pre-training objective",
-    "check": "check your own objective against the laws",
+    "check": "test whether your own objective keeps the laws of all objectives",
     "show": "show what an objective does to text",
-    "explore": "see objectives, runs and comparisons in the browser",
+    "explore": "explore objectives, runs and comparisons in the browser",
     "teach": "write a model's predictions into a token store, to train another model on them",
     "predict": "continue, fill in, classify, embed or score text with a trained model",
     "evaluate": "score a run on downstream tasks, or its objective on held-out text",
-    "plan": "size, tokens, memory and time for a budget, or for a run",
-    "compare": "compare objectives, models or settings over several seeds, with intervals",
+    "plan": "plan the model size and tokens of a budget, or the memory and time of a run",
+    "compare": "compare objectives, models or settings over seeds, with confidence intervals",
     "convert": "convert models from Hugging Face or T5X, and to Hugging Face",
 }
 
@@ -45,7 +45,7 @@ def make_parser(verb: str, about: str | None, **settings: Any):
         **settings,
     )
     refuse_repeated_options(parser)
-    traceback = "show where in the program an error occurred"
+    traceback = "print the full traceback of an error"
     parser.add_argument("--traceback", action="store_true", help=traceback)
     return parser
 

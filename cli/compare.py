@@ -3,12 +3,12 @@
     pretrax compare masking_rate
     pretrax compare masking_rate --power
     pretrax compare my_comparison.gin --seeds="[0, 1, 2]" --workers=2
-    pretrax compare masking_rate --report       writes the report of the existing results again
+    pretrax compare masking_rate --report       rewrites the report of the existing results
 
 A comparison is a file of gin_configs/comparisons, or your own file. It names a base run, variants
-of it, seeds, a budget that is equal for all, and eval metrics. Or it names model sizes, each on
-several budgets, to fit the law of their loss. If the command is killed at any moment, start it
-again to continue. If you add seeds, variants or eval metrics, only the missing parts run.
+of the run, seeds, an equal budget for all variants, and eval metrics. To fit a scaling law, it
+names model sizes and several budgets for each. If the command is killed, start it again to
+continue. If you add seeds, variants or eval metrics, only the missing parts run.
 """
 
 import argparse
@@ -56,13 +56,13 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
     pilot = (
-        f"train {SEEDS} seeds, or use complete ones, and show which eval metrics can distinguish "
-        "variants and how many seeds that needs"
+        f"power analysis: train {SEEDS} seeds, or use the complete seeds, and show which eval "
+        "metrics can distinguish the variants and how many seeds they need"
     )
     parser.add_argument("--power", action="store_true", help=pilot)
     least = (
         "the smallest difference that matters, in the unit of its figure, such as "
-        "classify=0.02; repeatable; for --power, and for a comparison that may end early"
+        "classify=0.02; may be repeated; for --power, and for a comparison that may end early"
     )
     parser.add_argument(
         "--smallest_effect",
@@ -72,7 +72,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
         metavar="FIGURE=SIZE",
         help=least,
     )
-    report = "write the report of the existing results again; run nothing"
+    report = "rewrite the report of the existing results; run nothing"
     parser.add_argument("--report", action="store_true", help=report)
     cluster = parser.add_argument_group("a Slurm cluster", f"needs {install_command('slurm')}")
     cluster.add_argument("--slurm", action="store_true", help="start each run as a job")

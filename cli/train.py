@@ -1,13 +1,13 @@
 """Trains a model on a pre-training objective.
 
     pretrax train                                         the quickstart, on any laptop
-    pretrax train decoder --objective=fill_in_the_middle  a run of gin_configs, and its objective
+    pretrax train decoder --objective=fill_in_the_middle  a named run with another objective
     pretrax train --data='texts/*.txt' --steps=500        your own text
-    pretrax train my_run.gin                              a gin file of your own
-    pretrax train ul2_20b_c4 --compile=v5p:4x4x8          compile its step only
+    pretrax train my_run.gin                              your own gin file
+    pretrax train ul2_20b_c4 --compile=v5p:4x4x8          only compile the step
 
-A run directory holds all results of a run. Start the same command again to continue from the last
-checkpoint. If the run is finished, the command says so.
+The run directory has everything that a run writes. To continue a run from its last checkpoint, run
+the same command again.
 """
 
 import sys
@@ -30,7 +30,7 @@ from . import make_parser
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("train", __doc__, allow_abbrev=False)
-    about = f"only compile the step, for devices that need not exist here, such as {EXAMPLE}"
+    about = f"only compile the step, for devices that this machine need not have, such as {EXAMPLE}"
     add = parser.add_mutually_exclusive_group().add_argument
     add("--compile", metavar="TOPOLOGY", help=about)
     add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")

@@ -218,7 +218,7 @@ def commands_page() -> str:
     parts = [
         "# Command line",
         _generated("the parsers in cli/"),
-        "`pretrax VERB --help` prints the options of a command. Options in gin files, such as "
+        "`pretrax COMMAND --help` prints the options of a command. Options in gin files, such as "
         "`--steps`, are listed in [Run settings and gin files](run_settings.md).",
         table(
             ["command", "what it does"],

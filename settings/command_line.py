@@ -97,11 +97,11 @@ def add_gin_arguments(
         "--gin.NAME",
         dest="unused",
         metavar="VALUE",
-        help="override a value of the gin files, e.g. --gin.training.Run.seed=1",
+        help="override a setting of the gin files, e.g. --gin.training.Run.seed=1",
     )
-    spelling = 'the same in gin\'s own spelling, e.g. --gin_bindings="training.Run.seed = 1"'
-    _add_repeatable(parser, "--gin_bindings", "BINDING", spelling)
-    folders = "more folders in which to look for gin files, separated by commas"
+    syntax = 'the same in gin syntax, e.g. --gin_bindings="training.Run.seed = 1"'
+    _add_repeatable(parser, "--gin_bindings", "BINDING", syntax)
+    folders = "further folders that are searched for gin files, separated by commas"
     _add_repeatable(parser, "--gin_search_paths", "DIRS", folders)
     add_trust_argument(parser)
 

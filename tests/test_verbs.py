@@ -26,13 +26,13 @@ def test_help_names_every_verb_and_loads_nothing():
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
     *usage, loaded = said.stdout.splitlines()
-    assert usage[0] == "usage: pretrax VERB …" and loaded == "set()", said.stderr
+    assert usage[0] == "usage: pretrax COMMAND …" and loaded == "set()", said.stderr
     assert [line.split()[0] for line in usage if line.startswith("  ")] == list(cli.VERBS)
 
 
 def test_help_and_version_as_elsewhere(capsys):
     command.main(["help"])
-    assert capsys.readouterr().out.startswith("usage: pretrax VERB …")
+    assert capsys.readouterr().out.startswith("usage: pretrax COMMAND …")
     with pytest.raises(SystemExit) as end:
         command.main(["help", "check"])
     assert end.value.code == 0 and "MODULE.BUILDER" in capsys.readouterr().out

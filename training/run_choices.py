@@ -151,24 +151,24 @@ def add_run_arguments(parser: argparse.ArgumentParser, default: str | None = Non
     Args:
       default: name of the run that the help shows as the default.
     """
-    about = "a name in gin_configs/runs, such as decoder, or your own gin file"
+    about = "the run: a name in gin_configs/runs, such as decoder, or your own gin file"
     about += f" (default: {default})" if default else ""
     run = parser.add_argument("run_file", nargs="?", metavar="RUN", help=about)
     run.completer = _completer("run")  # type: ignore[attr-defined]
     group = parser.add_argument_group("parts of the run")
     for name, metavar, text in (
-        ("model", "NAME", "a model: a name in gin_configs/models"),
-        ("corpus", "NAME", "the text: a name in gin_configs/corpora"),
+        ("model", "NAME", "the model: a name in gin_configs/models"),
+        ("corpus", "NAME", "the corpus: a name in gin_configs/corpora"),
         (
             "data",
             "FILES",
-            "the text: your own files (text, JSONL, Parquet, Arrow, WARC or FASTA), as patterns "
-            "separated by commas; FILES of the corpus",
+            "your own files as the corpus (text, JSONL, Parquet, Arrow, WARC or FASTA): patterns "
+            "separated by commas, which set the macro FILES",
         ),
         (
             "objective",
             "NAME",
-            "an objective that `pretrax show --list` prints, or your own MODULE.BUILDER",
+            "the objective: a name that `pretrax show --list` prints, or your own MODULE.BUILDER",
         ),
     ):
         with contextlib.suppress(argparse.ArgumentError):
