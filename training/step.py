@@ -1,7 +1,7 @@
 """One training step, as pure functions: corrupt, compute the loss, differentiate, update.
 
 The step takes raw rows. Corruption, arrangement, the model, the loss and the update are one
-jitted program: the host ships token ids, and every epoch draws new noise.
+jitted program. The host sends only token ids, and every epoch draws new noise.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from ..models import Model, Outputs
+from ..models import Model
 from ..models.heads import builders_with, check_heads
 from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
 from ..objectives.catalog import ARCHITECTURES
@@ -172,22 +172,22 @@ def train_step(
         "parameter_norm": optax.tree.norm(params),
     }
     for name, term in sums.terms.items():
-        metrics[f"{kind_of(term)}/{name}"] = jnp.sum(term.sums) / weights[name]
+        metrics[f"{metric_prefix(term)}/{name}"] = jnp.sum(term.sums) / weights[name]
         if term.z_losses is not None:
             metrics[f"z_loss/{name}"] = jnp.sum(term.z_losses) / weights[name]
-    taken = state.step + 1
+    steps_taken = state.step + 1
     adapted = None
     if adaptation:
-        adapted = adaptation.update(state.adaptation, sums.counts, taken)
+        adapted = adaptation.update(state.adaptation, sums.counts, steps_taken)
         summary = adaptation.summary(adapted)
         metrics |= {f"adaptation/{name}": value for name, value in summary.items()}
     ema = None
     if recipe.ema_decay is not None:
-        ema = updated_ema(state.ema, params, recipe.ema_decay, taken)
-    return State(taken, params, opt_state, adapted, ema), metrics
+        ema = updated_ema(state.ema, params, recipe.ema_decay, steps_taken)
+    return State(steps_taken, params, opt_state, adapted, ema), metrics
 
 
-def kind_of(term: Term) -> str:
+def metric_prefix(term: Term) -> str:
     """Returns the prefix of a term's metric: "loss", or "metric" if it is not part of the loss."""
     return "metric" if term.scale is None else "loss"
 
@@ -197,9 +197,9 @@ def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
     batches = []
     first = 0
     for group, group_rows in zip(recipe.groups, rows):
-        number = first + jnp.arange(group_rows.member.size)
+        row_numbers = first + jnp.arange(group_rows.member.size)
         first += group_rows.member.size
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, number)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, row_numbers)
         # Every device has whole rows, even if the model shards slots. Then corruption needs no
         # communication.
         batch = corrupt_and_arrange(recipe, group, keys, group_rows)
@@ -227,8 +227,8 @@ def corrupt_and_arrange(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dic
 def term_weights(recipe: Recipe, batches: Sequence[dict]) -> dict:
     """Returns {term: f32[]}: the divisor of each term, the sum of its weights over the step's rows.
 
-    If the sum is 0, the divisor is 1. The term's sums are then 0 too. The sum over rows is taken
-    for each member first.
+    If the weights sum to 0, so do the term's losses, and the divisor is 1. Weights are summed first
+    over the rows of each member, then over members.
     """
     sums: dict = {}
     for batch in batches:
@@ -240,10 +240,6 @@ def term_weights(recipe: Recipe, batches: Sequence[dict]) -> dict:
     return {name: jnp.where(total > 0, total, 1.0) for name, total in totals.items()}
 
 
-def _arrays(outputs: Outputs):
-    return outputs.hidden, outputs.routing
-
-
 class StepSums(NamedTuple):
     """Sums over the rows of a step, in addition to the loss."""
 
@@ -253,23 +249,25 @@ class StepSums(NamedTuple):
 
 def gradients(recipe: Recipe, params, batches, weights, step, key):
     """Returns the loss, `StepSums` and the gradients over all row groups and microbatches."""
-    total = None
     if recipe.microbatches == 1:
-        group_gradients = _differentiated
+        group_gradients = _batch_gradients
+    elif recipe.objective.facts.couples_rows:
+        group_gradients = _cached_gradients
     else:
-        group_gradients = (
-            _coupled_gradients if recipe.objective.facts.couples_rows else _summed_gradients
-        )
-    for number, batch in enumerate(batches):
-        group_key = jax.random.fold_in(key, number)
-        more = group_gradients(recipe, params, batch, weights, step, group_key)
-        total = more if total is None else jax.tree.map(jnp.add, total, more)
-    assert total is not None  # a recipe has at least one row group
-    (loss, sums), grads = total
+        group_gradients = _accumulated_gradients
+    by_group = (
+        group_gradients(recipe, params, batch, weights, step, jax.random.fold_in(key, number))
+        for number, batch in enumerate(batches)
+    )
+    (loss, sums), grads = functools.reduce(_added, by_group)
     return loss, sums, grads
 
 
-def _differentiated(recipe: Recipe, params, batch, weights, step, key):
+def _added(tree, other):
+    return jax.tree.map(jnp.add, tree, other)
+
+
+def _batch_gradients(recipe: Recipe, params, batch, weights, step, key):
     def loss(params):
         outputs = recipe.model.apply(params, batch, {"dropout": key})
         return weighted_loss(recipe, outputs, batch, weights, step)
@@ -277,61 +275,62 @@ def _differentiated(recipe: Recipe, params, batch, weights, step, key):
     return jax.value_and_grad(loss, has_aux=True)(params)
 
 
-def _summed_gradients(recipe: Recipe, params, batch, weights, step, key):
-    """Sums the gradients of the microbatches one after another, since the loss sums over rows."""
+def _accumulated_gradients(recipe: Recipe, params, batch, weights, step, key):
+    """Accumulates the gradients of the microbatches of a loss that is a sum over rows."""
 
     def differentiate(numbered):
         number, microbatch = numbered
-        own_key = jax.random.fold_in(key, number)
-        return _differentiated(recipe, params, microbatch, weights, step, own_key)
+        microbatch_key = jax.random.fold_in(key, number)
+        return _batch_gradients(recipe, params, microbatch, weights, step, microbatch_key)
 
-    pieces = _microbatches(recipe, batch)
-    first = jax.tree.map(lambda x: x[0], pieces)
-    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(differentiate, first))
+    microbatches = _microbatches(recipe, batch)
+    first = jax.tree.map(lambda x: x[0], microbatches)
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(differentiate, first))
 
-    def add(total, piece):
-        return jax.tree.map(jnp.add, total, differentiate(piece)), None
+    def accumulate(total, numbered):
+        return _added(total, differentiate(numbered)), None
 
-    return lax.scan(add, nothing, pieces)[0]
+    return lax.scan(accumulate, zeros, microbatches)[0]
 
 
-def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
-    """Gradients of a loss that is not a sum over rows, with one microbatch's activations at a time.
+def _cached_gradients(recipe: Recipe, params, batch, weights, step, key):
+    """Returns gradients of a loss that couples rows, with one microbatch's activations at a time.
 
     The method is gradient caching (Gao et al. 2021, arXiv:2101.06983), in three passes:
     1. Compute the hidden states and the routing of every microbatch.
     2. Compute the loss of all rows, and its gradients for the hidden states and for the heads.
     3. Run each microbatch again, to propagate the gradients of its hidden states to the parameters.
     """
-    pieces = _microbatches(recipe, batch)
+    microbatches = _microbatches(recipe, batch)
 
-    def hidden_states(params, numbered):
+    def states_and_routing(params, numbered):
         number, microbatch = numbered
         dropout = {"dropout": jax.random.fold_in(key, number)}
-        return _arrays(recipe.model.apply(params, microbatch, dropout))
+        outputs = recipe.model.apply(params, microbatch, dropout)
+        return outputs.hidden, outputs.routing
 
-    hidden = lax.map(lambda piece: hidden_states(params, piece), pieces)
-    whole = jax.tree.map(_joined_rows, pieces[1])
+    cached = lax.map(functools.partial(states_and_routing, params), microbatches)
+    whole = jax.tree.map(_joined_rows, microbatches[1])
 
-    def loss(params, hidden):
+    def loss(params, cached):
         # Only the heads of this application are used; XLA removes the rest.
         outputs = recipe.model.apply(params, whole)
-        states, routing = hidden
+        states, routing = cached
         # [M, L, B / M, …] -> [L, B, …]
         routing = jax.tree.map(jax.vmap(_joined_rows, in_axes=1), routing)
         outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, states), routing=routing)
         return weighted_loss(recipe, outputs, whole, weights, step)
 
-    (value, sums), (grads, hidden_grads) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
-        params, hidden
+    (value, sums), (grads, cached_grads) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
+        params, cached
     )
 
-    def add_gradient(total, piece):
-        numbered, cotangents = piece
-        _, pull_back = jax.vjp(lambda p: hidden_states(p, numbered), params)
-        return jax.tree.map(jnp.add, total, pull_back(cotangents)[0]), None
+    def accumulate(total, numbered_and_cotangents):
+        numbered, cotangents = numbered_and_cotangents
+        _, pull_back = jax.vjp(lambda p: states_and_routing(p, numbered), params)
+        return _added(total, pull_back(cotangents)[0]), None
 
-    grads, _ = lax.scan(add_gradient, grads, (pieces, hidden_grads))
+    grads, _ = lax.scan(accumulate, grads, (microbatches, cached_grads))
     return (value, sums), grads
 
 

@@ -10,7 +10,7 @@ from ..optimizers import scheduled
 from ..planning import Plan
 from ..run import Run
 from ..spikes import WATCHED, Spikes
-from ..step import kind_of
+from ..step import metric_prefix
 from ..throughput import causal_flops, peak_flops, step_flops
 from ..unreported import StepMetrics, Unreported
 from .console import StepProgress
@@ -107,8 +107,8 @@ class Monitor:
         if len(self._members) > 1:
             for name, term in metrics["member_terms"].items():
                 for member, total, weight in zip(self._members, term.sums, term.weights):
-                    kind = f"{kind_of(term)}/{member.name}/{name}"
-                    members[kind] = (float(total), float(weight))
+                    key = f"{metric_prefix(term)}/{member.name}/{name}"
+                    members[key] = (float(total), float(weight))
         return StepMetrics(values, members)
 
 
