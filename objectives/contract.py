@@ -1,4 +1,4 @@
-"""The contract: the data that objectives take and return, and the functions they consist of.
+"""The contract of objectives: their functions, and the data that these take and return.
 
 This package names array axes with these letters:
 
@@ -54,12 +54,12 @@ class Row(NamedTuple):
       hidden: bool[L] the tokens to hide, instead of tokens that the objective would choose at
         random (`objectives.hide`). None in training.
       chances: i32[L] how likely each token is to be hidden, relative to the other tokens of its
-        document: above 0 and at most 16 bits. If None, all tokens are equally likely, for example
-        before training or without a model.
+        document: 1 … 2**16 - 1. If None, all tokens are equally likely, for example before training
+        or without a model.
       hidden_starts: bool[L] the hidden tokens that begin a new span although the token before them
         is hidden too. If None, each run of hidden tokens is one span.
-      weights: i32[L] how much the loss of each token counts, in thousandths. If None, all tokens
-        count alike. Only objectives with the fact `token_weights` take weights.
+      weights: i32[L] factor of each token's loss, in thousandths. If None, every token counts once.
+        Only objectives with the fact `token_weights` take weights.
       teacher: i32[L, 2, N] the N tokens to which a teacher gives the highest probabilities in place
         of each token, given the tokens before it, and these probabilities as 24-bit integers. A
         probability of 0 stands for no token. None unless the objective has the fact `teacher`.
@@ -77,8 +77,8 @@ class Row(NamedTuple):
     teacher: Array = None
 
 
-# The kinds of rows that an objective may require, from the least to the most demanding;
-# `data.packing.SUITED_POLICIES` maps them to packing policies.
+# The kinds of rows that an objective may require, from the least to the most demanding.
+# `data.packing.SUITED_POLICIES` has the packing policies of each.
 ROW_KINDS = {
     "stream": "text that may continue across the ends of documents",
     "documents": "separate documents, or stretches of them",
@@ -89,7 +89,7 @@ ROW_KINDS = {
 
 
 class Rows(NamedTuple):
-    """The rows that an objective requires, for the code that packs them.
+    """The rows that an objective requires of packing.
 
     Attributes:
       kind: one of `ROW_KINDS`.
@@ -354,9 +354,8 @@ class Lengths(Protocol):
     def __call__(self, n: int, /) -> dict[str, int]:
         """Returns {stream: slots, "sentinels": ids used} of a document of n >= 1 tokens.
 
-        The streams are in `objectives.streams`. Counts are Python ints and never
-        decrease in n. "both" bounds inputs and targets together, if that bound is tighter than
-        their sum.
+        The keys are names of `objectives.streams`. Counts are Python ints and never decrease in n.
+        "both" is a bound on the slots of inputs and targets together, if it is less than their sum.
         """
 
 
@@ -383,7 +382,7 @@ class Corrupt(Protocol):
 
 
 class Loss(Protocol):
-    """The loss of a batch, in two steps: first the scored terms, then the sums of the outputs."""
+    """The loss of a batch, in two steps: first its terms, then their sums for a model's outputs."""
 
     def __call__(self, batch: dict[str, Array], /) -> BatchLoss:
         """Returns the terms, and the function from a model's outputs to their sums.
@@ -394,15 +393,15 @@ class Loss(Protocol):
 
 
 class Adaptation(NamedTuple):
-    """Noise that follows how well the model does, by a state that training keeps and saves.
+    """Noise that adapts to the model, by a state that training updates and saves.
 
-    Each step passes the state's chances to its rows, counts how the model did on them, and updates
-    the state. Without a state (for example in evaluation), noise is drawn as for
+    Each step draws the noise of its rows with the state's chances, measures the model's predictions
+    and updates the state. Without a state (for example in evaluation), noise is drawn as for
     `Row.chances=None`.
 
     Attributes:
       init: () -> the state before the first step: a tree of arrays, replicated on every device.
-      chances: (state, rows of a batch) -> i32[B, L], the rows' `Row.chances`.
+      chances: (state, rows of a batch) -> `Row.chances` of the rows, i32[B, L].
       measure: (outputs, batch) -> a tree of counts, summed over the rows. Counts are integers, so
         that their sums over devices and microbatches are exact.
       update: (state, the counts of a step, number of steps taken) -> state.
@@ -417,7 +416,7 @@ class Adaptation(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What an objective needs, and what is known about it.
+    """Requirements and known properties of an objective.
 
     Attributes:
       heads: {name: number of classes} of the heads that the loss requires of the model. None means
@@ -425,7 +424,7 @@ class Facts(NamedTuple):
         the number of classes in the run's corpus.
       rows: the rows that the objective requires.
       requires: further requirements on the model and on the rows of a step.
-      prompt_forms: how to prompt models trained with it; the first form is the default.
+      prompt_forms: how to prompt models that the objective trained; the first is the default.
       members: the members of a mixture; () for any other objective.
       separate_steps: whether all rows of a step belong to one member of the mixture. Each member
         then has its own compiled step, which costs the same as the member alone.
@@ -455,7 +454,7 @@ class Facts(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """A pre-training objective: three pure functions, and facts if the defaults do not fit.
+    """A pre-training objective: three pure functions, and facts about them.
 
         Objective(lambda n: {"targets": n}, backwards, token_loss)
 
@@ -464,7 +463,7 @@ class Objective(NamedTuple):
       corrupt: turns a raw row into features.
       loss: returns the loss terms of a batch, and the function that scores outputs.
       facts: requirements on models and rows, and known properties of the objective.
-      adaptation: how the noise follows the model. If None, the noise does not adapt.
+      adaptation: how the noise adapts to the model. If None, it does not.
     """
 
     lengths: Lengths
@@ -503,7 +502,7 @@ def _listed(counts: Mapping[str, int | None]) -> str:
 
 
 Builder = Callable[[TokenIds], Objective]
-"""An objective before it has a vocabulary."""
+"""A function that returns an objective for the token ids of a vocabulary."""
 
 
 class Member(NamedTuple):
@@ -511,7 +510,7 @@ class Member(NamedTuple):
 
     Attributes:
       name: name of the member, unique in its mixture.
-      objective: the member itself.
+      objective: objective of its rows.
       rate: share of the rows, relative to the other members: a number, a function of the step, or
         `ProgressSchedule`.
       call: how the mixture builds the member, such as "prefix_lm(suffix_share=0.25, mode='S')".
@@ -546,7 +545,7 @@ def members_of(objective: Objective) -> tuple[Member, ...]:
 
 
 def joint_rows(rows: Mapping[str, Rows]) -> Rows:
-    """Returns rows that meet the requirements of several objectives, from {name: rows}.
+    """Returns the rows that several objectives require together, from {name: rows}.
 
     >>> joint_rows({"a": Rows("stream"), "b": Rows("document")}).kind
     'document'

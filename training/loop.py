@@ -36,8 +36,8 @@ def take_steps(
 ) -> tuple[State, Evaluation | None]:
     """Trains a run for its remaining steps.
 
-    At SIGTERM it saves a checkpoint and stops early. After a loss spike it rolls back to a
-    checkpoint if the run has `rollback_sigmas`. In the end it removes the local copies, since the
+    At SIGTERM, it saves a checkpoint and stops early. After a loss spike, it rolls back to a
+    checkpoint if the run has `rollback_sigmas`. At the end, it removes the local copies, since the
     last checkpoint is newer.
 
     Args:
@@ -51,7 +51,7 @@ def take_steps(
     Raises FloatingPointError at a loss spike if the run cannot be rolled back.
     """
     run = plan.run
-    taken = int(state.step)  # number of steps that were taken
+    taken = int(state.step)  # number of steps taken
     wall_time = reports.wall_time
     run_hooks = user_hooks(plan)
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)

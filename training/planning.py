@@ -1,4 +1,4 @@
-"""`plan_run`: checks a run, opens its corpus and computes all its lengths, before it is trained."""
+"""`plan_run`: checks a run, opens its corpus and computes its lengths before training."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ from .step import Recipe, check_requirements, corrupt_and_arrange, recipe_of_mem
 
 
 class Plan(NamedTuple):
-    """A checked run with all its lengths. Training and evaluation start from it."""
+    """A checked run with its lengths, from which training and evaluation start."""
 
     run: Run
     corpus: Corpus
@@ -72,9 +72,9 @@ def plan_run(
     Args:
       corpus: the corpus of the run, if it is open already. None: it is opened.
       mesh: the mesh of the devices. None: the run's own mesh.
-      trains: whether the run is planned for training, see `plan_evaluation`.
+      trains: whether the plan is for training. False: for evaluation, see `plan_evaluation`.
 
-    Raises ValueError for settings that cannot work, with what to change.
+    Raises ValueError for settings that cannot work, and says what to change.
     """
     check_run(run)
     optimizer = run.optimizer(run.steps)  # it may refuse its settings before text is prepared
@@ -149,10 +149,10 @@ def with_steps(plan: Plan, steps: int) -> Plan:
 
 
 def plan_of_step(plan: Plan, step: int) -> Plan:
-    """Returns the plan whose program takes a step: the plan itself, or a plan of one member.
+    """Returns the plan of a step: of one member if `Facts.separate_steps`, else the plan itself.
 
-    The second case is that of `Facts.separate_steps`. The state and the metrics have the shapes of
-    the whole mixture, so that the programs of all members train the same parameters in turn.
+    The state and the metrics have the shapes of the whole mixture, so that the programs of all
+    members train the same parameters.
     """
     number = member_of_step(plan.schedules, step)
     if number is None:

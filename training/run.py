@@ -44,14 +44,14 @@ class Run:
     Each field is listed with its type and its default. A field without a default must be given.
 
     Attributes:
-      run_dir (str): Directory for everything that the run writes. On disk, or "gs://…".
-      checkpoint_dir (str; default None): Folder for checkpoints. If several hosts train, it must be
-        one that all of them can reach, such as "gs://…". None: `checkpoints` in `run_dir`.
+      run_dir (str): Directory for everything that the run writes, on disk or "gs://…".
+      checkpoint_dir (str; default None): Folder for checkpoints. If several hosts train, all of
+        them must be able to reach it, as with "gs://…". None: `checkpoints` in `run_dir`.
       keep_checkpoints (int, 1 or more; default 3): Number of latest checkpoints to keep.
-      keep_every (int, 1 or more; default None): Also keep the checkpoints of steps that this number
-        divides. None: no others.
-      keep_best (int, 1 or more; default None): Also keep this number of checkpoints with the lowest
-        held-out loss. None: no others.
+      keep_every (int, 1 or more; default None): Number of steps between checkpoints that are kept
+        in addition to the latest, a multiple of `checkpoint_every`.
+      keep_best (int, 1 or more; default None): Number of checkpoints with the lowest held-out loss
+        that are kept in addition to the latest.
       corpus (function): Function of the run directory that returns a `data.corpus.Corpus`.
       data_shards (int, 1 or more; default 1): Number of shards of the stream of documents, at least
         one for each host. With `batch_size` it determines the order of the documents.
@@ -64,16 +64,16 @@ class Run:
         packing policies "whole" and "isolate".
       mark_document_ends (bool; default None): Whether the end-of-sequence id follows each document.
         None: the objective decides.
-      model (function): Function of the number of rows of the embedding and the heads of the
-        objective that returns a `models.Model`.
+      model (function): Function that returns a `models.Model` for a number of rows of the embedding
+        and the heads of the objective.
       vocabulary_rows (int, 1 or more; default None): Number of rows of the embedding. None: the
         number of ids, rounded up to a multiple of 128.
       initial_run (str; default None): Directory of a run or an imported model from which this run
         takes its initial parameters. None: random parameters.
-      assignment_map (mapping; default None): Names of parameters in `initial_run` that differ from
-        the names here, such as T5X's. A key is a pattern that matches a whole name here; its value
-        is the name there, with the groups of the pattern as \1, \2, …. The first pattern that
-        matches holds. None: all names are the same.
+      assignment_map (mapping; default None): Names of this run's parameters -> their names in
+        `initial_run`, if they differ, as in T5X. A key is a pattern that matches a whole name. Its
+        value may use the groups of the pattern as \1, \2, …. The first pattern that matches a name
+        applies. None: all names are the same.
       optimizer (function): Function of `steps` that returns an `optax.GradientTransformation`.
       steps (int, 1 or more): Total number of optimizer steps.
       z_loss (float, 0 or more; default 0.0): Weight of the squared log-partition in the term
@@ -83,13 +83,14 @@ class Run:
       router_z_loss (float, 0 or more; default 0.001): Weight of the z-loss of a sparse model's
         routers, see `training.router_terms`.
       rollback_sigmas (float, above 0; default None): Number of standard deviations above the mean
-        of earlier steps at which a loss counts as a spike. The run then goes back to a checkpoint
-        and skips the batches since. None: it does not go back.
-      ema_decay (float, between 0 and 1; default None): Decay of an exponential moving average of
-        the parameters, for each step. The average is evaluated and saved for use. None: no average.
-      seed (int; default 0): Seed of initial parameters, noise and dropout. The corpus has its own.
-      hardware_rng (bool; default False): Whether dropout draws the accelerator's own random bits
-        (JAX's "rbg"). They are fast, but differ between meshes.
+        of earlier losses at which a loss is a spike. The run then goes back to a checkpoint and
+        skips the batches that it has read since. None: it does not go back.
+      ema_decay (float, between 0 and 1; default None): Decay per step of an exponential moving
+        average of the parameters, which is evaluated and saved for use. None: no average.
+      seed (int; default 0): Seed of initial parameters, noise and dropout. The corpus has a
+        separate seed.
+      hardware_rng (bool; default False): Whether dropout uses the accelerator's random number
+        generator (JAX's "rbg"), which is fast, but draws different bits on different meshes.
       sequence_lengths (mapping or sequence of mappings): Number of slots of a row, by stack, such
         as {"encoder": 512, "decoder": 128}. Several mappings give one row group each, smallest
         first.
@@ -103,7 +104,7 @@ class Run:
         gathered (ZeRO stage 1, Rajbhandari et al. 2020, arXiv:1910.02054). All devices of this axis
         have the same parameters.
       tpu_compiler_options (mapping; default None): Options of the compiler for TPUs, by name. They
-        have no effect on other devices. None: no options.
+        have no effect on other devices.
       distributed (bool; default False): Whether several processes train the run, see
         `training.processes.join_processes`.
       log_every (int, 1 or more; default 10): Number of steps between lines of metrics.
@@ -112,7 +113,8 @@ class Run:
       checkpoint_every (int, 1 or more; default None): Number of steps between checkpoints. None:
         only at the end.
       checkpoint_minutes (float, above 0; default None): Minutes after the last checkpoint at which
-        another one is due, at the next multiple of `log_every`. None: the clock does not matter.
+        another checkpoint is due, at the next multiple of `log_every`. None: the time since the
+        last checkpoint does not matter.
       local_checkpoint_dir (str; default None): Folder on each host's own disk for copies of the
         newest state, from which the run continues after a crash. None: no copies.
       local_checkpoint_minutes (float, above 0; default None): Minutes after the last copy or
@@ -121,9 +123,9 @@ class Run:
       evaluation_tasks (function; default None): Function of the run directory that returns
         downstream tasks, which every evaluation scores. None: no tasks.
       hooks (sequence of functions; default ()): Functions of the `Plan` that return a
-        `training.hooks.Hook`: what else happens between steps.
+        `training.hooks.Hook`, an action between steps.
       trackers (sequence of functions; default ()): Functions of the run that return a
-        `reporting.trackers.Tracker`: other receivers of the metrics.
+        `reporting.trackers.Tracker`, which also receives the metrics.
     """
 
     # Directories
@@ -193,7 +195,7 @@ def is_required(name: str) -> bool:
 
 
 def fields_of(run: Run) -> dict[str, Any]:
-    """Returns the fields of a run by name. Unlike `dataclasses.asdict`, it does not copy them."""
+    """Returns the fields of a run by name. Unlike `dataclasses.asdict`, it copies no values."""
     return {name: getattr(run, name) for name in FIELDS}
 
 
