@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Ge, Gt, Le, Lt
 
 from ..constraints import limits, selector_of
-from ..settings.meanings import meaning
 from ..settings.partial import Partial, as_partial, functions_in, parameters
+from ..settings.setting_help import setting_help
 
 STEPS = 100  # number of steps of a slider over an interval of real numbers
 WHOLE = 64  # a slider of whole numbers without an upper bound ends here, or at four times its value
@@ -112,7 +112,7 @@ def _every(build: Partial) -> Iterator[Control]:
         if setting in hints and value is not parameter.empty:
             control = _control(f"{name}.{setting}", hints[setting], value)
             if control is not None:
-                yield control._replace(about=meaning(function, setting))
+                yield control._replace(about=setting_help(function, setting))
     for value in build.settings.values():
         for inner in _builders(value):
             yield from _every(inner)

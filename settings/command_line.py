@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 from ..constraints import selector_of
 from .gin_reader import GIN_CONFIGS, GinReader, Macro, named_gin_files, value_in_gin
-from .meanings import meaning
 from .partial import parameters
 from .printable import printable
 from .run_directory import is_run
+from .setting_help import setting_help
 from .system_errors import system_error_message
 
 _EMPTY = "got an empty value, expected a value: give one, or leave the option out"
@@ -302,8 +302,8 @@ def _add_macros(
     """Adds an option for each macro, unless the parser already has an option of that name."""
     group = parser.add_argument_group("settings of the gin files", about)
     for name, macro in macros.items():
-        meanings = filter(None, (meaning(*setting) for setting in macro.settings))
-        text = next(meanings, "".join(f"{selector_of(f)}.{x}" for f, x in macro.settings[:1]))
+        texts = filter(None, (setting_help(*setting) for setting in macro.settings))
+        text = next(texts, "".join(f"{selector_of(f)}.{x}" for f, x in macro.settings[:1]))
         value = f"{name} = {macro.value!r}" if macro.is_given else f"{name}, required"
         with contextlib.suppress(argparse.ArgumentError):
             group.add_argument(

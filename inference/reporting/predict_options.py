@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from ...settings.meanings import meaning
+from ...settings.setting_help import setting_help
 from ..answering.answers import Options
 from ..answering.generation import Decoding
 from ..prompting.items import items_of, with_examples, with_masks
@@ -19,7 +19,7 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
     for field in dataclasses.fields(Decoding):
         if field.name in ("stop_strings", "batch_size", "own_drafts"):  # have other options
             continue
-        about = meaning(Decoding, field.name)
+        about = setting_help(Decoding, field.name)
         kind = float if float in (types[field.name], *get_args(types[field.name])) else int
         add(
             f"--{field.name}",

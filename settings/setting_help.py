@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable
 
 
-def meaning(owner: Callable, name: str) -> str:
+def setting_help(owner: Callable, name: str) -> str:
     """Returns the documentation of a setting of a function or a dataclass; "" if it has none.
 
     >>> def rows(count: int, size: int = 2):
@@ -22,7 +22,7 @@ def meaning(owner: Callable, name: str) -> str:
     ...         or more.
     ...       size: number of slots of each row.
     ...     '''
-    >>> meaning(rows, "count"), meaning(rows, "length")
+    >>> setting_help(rows, "count"), setting_help(rows, "length")
     ('number of rows, one or more', '')
     """
     text = _in_docstring(owner, name) or _in_comment(owner, name)
