@@ -152,7 +152,12 @@ def documents_of_a_row(policy: str, max_documents: int) -> int:
 
 
 def plan_packing(
-    policy: str, objective: Objective, layout: Layout, groups: Sequence[RowGroup]
+    policy: str,
+    objective: Objective,
+    layout: Layout,
+    groups: Sequence[RowGroup],
+    weighted: bool = False,
+    teacher: int = 0,
 ) -> Packing:
     """Returns the packing of a run, with the limits of every member's rows from the row groups."""
     members = members_of(objective)
@@ -161,7 +166,7 @@ def plan_packing(
         for group in groups
         for number, raw in zip(group.members, group.raw_lengths)
     }
-    return Packing(policy, limits, objective.facts.rows)
+    return Packing(policy, limits, objective.facts.rows, weighted, teacher)
 
 
 def rows_of_documents(

@@ -122,9 +122,13 @@ def plan_run(
     if trains:
         check_division(run, groups, schedules, mesh)
         check_slots(model, groups, mesh)
-    packing = plan_packing(policy, objective, layout, groups)
-    packing = packing._replace(
-        weighted="weights" in corpus.columns, teacher=objective.facts.teacher
+    packing = plan_packing(
+        policy,
+        objective,
+        layout,
+        groups,
+        weighted="weights" in corpus.columns,
+        teacher=objective.facts.teacher,
     )
     check_longest(corpus, packing)
     check_user_code(recipe, packing.weighted)

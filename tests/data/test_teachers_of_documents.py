@@ -46,7 +46,7 @@ def packing_of(policy, count=2, length=16):
     objective = causal_lm(tiny.IDS)
     most = documents_of_a_row(policy, 16)
     groups = row_groups(objective, layouts.decoder, tiny.IDS, [{"decoder": length}], most)
-    return plan_packing(policy, objective, layouts.decoder, groups)._replace(teacher=count)
+    return plan_packing(policy, objective, layouts.decoder, groups, teacher=count)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
