@@ -29,7 +29,7 @@ VERBS = {
 def make_parser(verb: str, about: str | None, **settings: Any):
     """Returns an `argparse.ArgumentParser` with the option that all subcommands share.
 
-    An option with a single value is refused if it is repeated with a different value.
+    An option with a single value is rejected if it is repeated with a different value.
 
     Args:
       about: text of the help, printed without changes to its lines.

@@ -169,7 +169,7 @@ def _without_nucleotides_in_file(records: Iterable[RawDocument]) -> Iterator[Raw
 
     All letters of DNA are also amino acids, so one short record proves nothing. The first letters
     of consecutive records are therefore taken together, until a record begins with other letters.
-    They are refused once there are `_CLEAR` letters, or if the whole file has no other letters.
+    They are rejected once there are `_CLEAR` letters, or if the whole file has no other letters.
     """
     found = ""
     has_proteins = False

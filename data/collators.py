@@ -81,7 +81,7 @@ class Collator:
         noise differs from epoch to epoch. Otherwise it is the same, for example in evaluation.
 
     Raises ValueError, with the reason, for an objective whose loss no such model computes, and for
-    sequence lengths that `row_groups` refuses. Calls raise ValueError for a text that is too long,
+    sequence lengths that `row_groups` rejects. Calls raise ValueError for a text that is too long,
     for special ids within a text, for loss weights other than 0 and 1, and for a single row if
     texts are paired. Raises RuntimeError in a process that was forked from one that has called a
     collator.

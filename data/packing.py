@@ -41,7 +41,7 @@ from .corpus import Document, DocumentStream, Progress, state_within
 POOL = 256
 POOL_TOKENS = 2**20
 
-# Version of the order in which rows are read. Data positions of another version are refused.
+# Version of the order in which rows are read. Data positions of another version are rejected.
 ORDER = 2
 
 
@@ -119,7 +119,7 @@ def resolve_packing(
     (('concatenate', True), ('whole', False))
 
     Raises ValueError for a policy that does not give the rows that the objective requires. If rows
-    are not a stream, it also refuses mixtures in which only some members append end-of-sequence.
+    are not a stream, it also rejects mixtures in which only some members append end-of-sequence.
     """
     rows = objective.facts.rows
     suited = SUITED_POLICIES[rows.kind]

@@ -40,7 +40,7 @@ _ENTRY = re.compile(r"(?:sp|tr)\|([^|]+)\|(.+)")  # the first word of a header o
 _REPRESENTATIVE = re.compile(r"\bRepID=(\S+)")  # in the description of a cluster of UniRef
 _GZIP = (".gz", ".bgz")  # bgzip writes gzip files with many members
 _PACKED = (*_GZIP, ".zst")
-# Archives are refused; without this list they would be read as plain text.
+# Archives are rejected; without this list they would be read as plain text.
 _ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")
 _ARCHIVED = {"conversion": "text", "response": "page"}  # WARC records that hold a document
 # Rules that leave out well-formed records: blank lines of JSONL, and responses of a server with a

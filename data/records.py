@@ -341,7 +341,7 @@ class RecordStream(DocumentStream):
 
     def _unread_in(self, state: Mapping[str, np.ndarray]) -> Unread:
         """Returns a state's unread positions. Raises ValueError for a state of other records."""
-        # Packing has already refused states of versions with another order.
+        # Packing has already rejected states of versions with another order.
         if "read" not in state or int(state["fingerprint"]) != self.fingerprint:
             raise ValueError(
                 f"The saved data position does not match the present {self._order.records.name}, "

@@ -1,8 +1,8 @@
 """The web server of the pages, on Python's standard library.
 
 Each address begins with a random token, which only the command prints. Requests with another host
-or from another site are refused, and only POST requests compute anything. A request has a thread of
-its own, so that a long computation blocks no other page.
+or from another site are rejected, and only POST requests compute anything. Each request has a
+separate thread, so that a long computation does not block other pages.
 """
 
 import dataclasses

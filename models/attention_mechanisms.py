@@ -8,8 +8,8 @@
     models.decoder(32000, attention="sigmoid", …)
 
 The files in `models/kernels/` register their mechanisms in the same way, and `models.attention`
-registers "plain". `Config` refuses settings that a mechanism does not support. A training run
-refuses devices that the mechanism does not support.
+registers "plain". `Config` rejects settings that a mechanism does not support. A training run
+rejects devices that the mechanism does not support.
 
 Letters: B rows, T queries, S keys, H query heads, G key heads (G divides H), d width of a head.
 """

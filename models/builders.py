@@ -254,7 +254,7 @@ def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers: Count, **se
 def _config(vocab_size, builder, defaults, heads, settings, **fixed) -> Config:
     """Returns a `Config` with those heads that the builder supports.
 
-    Other heads are left out; the check of a run refuses them.
+    Other heads are left out; the check of a run rejects them.
     """
     absent = dict(num_encoder_layers=0, num_decoder_layers=0, num_ahead=0, ahead="parallel")
     available = tuple(name for name in heads_of(builder) if name in heads)

@@ -62,7 +62,7 @@ class Config:
     experts_per_token: Size = 2  # K, the number of experts that process each token
     # Whether the K weights of a token sum to 1, as in Mixtral. Switch has K = 1 and False: if the
     # only weight is always 1, the loss has no gradient for the router. A run that starts from
-    # fresh parameters refuses that combination.
+    # fresh parameters rejects that combination.
     normalize_expert_weights: bool = True
     # Number of tokens of a document that each expert processes, counted from the first. It leaves
     # later tokens unchanged, as in Switch. None means all tokens. Decoding applies it to the

@@ -54,7 +54,7 @@ def annealed(
     [0.5, 0.5, 0.0]
 
     Raises ValueError if first and last are equal or have more than three decimals, if the builder
-    has no such number or builds a mixture, and for settings that the builder refuses.
+    has no such number or builds a mixture, and for settings that the builder rejects.
     """
     values = _between(first, last, stages)
     if (values[0], values[-1]) != (first, last):

@@ -646,7 +646,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "of M, masks elsewhere)\n"
             "with M 15% of the tokens",
             use="Use it for encoders whose masked tokens should depend on each other. Prefer "
-            "`masked_lm` if the model has relative positions, which this objective refuses.",
+            "`masked_lm` if the model has relative positions, which this objective rejects.",
         ),
         "permutation_lm": Entry(
             "decoder",

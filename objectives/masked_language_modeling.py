@@ -145,7 +145,7 @@ def masked_permuted_lm(
     and when the model fills in masks, its input looks like the input of the first prediction.
 
     The attention pattern is one interval of keys for each slot. The objective needs an encoder with
-    learned or rotary positions; other positions and windowed attention are refused. A model with
+    learned or rotary positions; other positions and windowed attention are rejected. A model with
     learned positions needs `max_positions` for all slots of a row, although up to three slots share
     a position.
 

@@ -1,4 +1,4 @@
-"""Plans static lengths once, when a run is configured, and refuses objectives that do not fit.
+"""Plans static lengths once, when a run is configured, and rejects objectives that do not fit.
 
 Documents are cut to the raw length: the longest length that fits in the model's stacks after
 corruption, including end-of-sequence, mode tokens and sentinels. A bisection inverts the `lengths`

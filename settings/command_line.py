@@ -43,10 +43,10 @@ class GinArguments(NamedTuple):
 
 
 class OneValue(argparse.Action):
-    """Stores the value of an option, and refuses a repeated option with a different value.
+    """Stores the value of an option, and rejects a repeated option with a different value.
 
     argparse keeps only the last value, so `--run=A --run=B` would silently ignore A. Options that
-    take several values have the action "append" or "extend". An empty value is refused too, since
+    take several values have the action "append" or "extend". An empty value is rejected too, since
     commands would use their default, as if the option were absent.
     """
 

@@ -579,7 +579,7 @@ class GinReader:
 
 
 class _Parser(config_parser.ConfigParser):
-    """Gin's parser, which also refuses a repeated key of a dict. Python would keep the last one.
+    """Gin's parser, which also rejects a repeated key of a dict. Python would keep the last one.
 
     A key that cannot be hashed, such as a list, is a syntax error.
     """

@@ -50,7 +50,7 @@ class SystemFailure(NamedTuple):
 
 
 def failure_of(error: BaseException) -> SystemFailure | None:
-    """Returns what the system refused; None if the error is not about opening or writing a file.
+    """Returns what failed to open or to be written; None for any other error.
 
     tensorstore quotes the system's error in an error of its own type. The code and the path are
     then read from that text.
@@ -93,7 +93,7 @@ def system_error_message(error: BaseException) -> str | None:
 
 
 def in_words(error: BaseException) -> str:
-    """Returns what the system refused and what to change; the text of any other error.
+    """Returns what the system denied and what to change; the text of any other error.
 
     >>> in_words(ValueError("no error of the system"))
     'no error of the system'

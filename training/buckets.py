@@ -118,7 +118,7 @@ def fetch(address: str, checkpoint_dir: str | None = None) -> str:
 def push(directory: str) -> None:
     """Copies changed files of a mirror to its bucket. Any other folder is not copied.
 
-    Raises OSError if the bucket refuses a file, or if the record of copied files is missing. The
+    Raises OSError if the bucket rejects a file, or if the record of copied files is missing. The
     next push copies the remaining files, even after a restart.
     """
     address = address_of(directory)

@@ -77,7 +77,7 @@ def plan_run(
     Raises ValueError for settings that cannot work, and says what to change.
     """
     check_run(run)
-    optimizer = run.optimizer(run.steps)  # it may refuse its settings before text is prepared
+    optimizer = run.optimizer(run.steps)  # it may reject its settings before text is prepared
     mesh = run.mesh() if mesh is None else mesh
     corpus = _open_corpus(run) if corpus is None else corpus
     ids = corpus.ids

@@ -54,7 +54,7 @@ def compile_lowered(plan: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compi
         if not options or "compile option" not in str(error):
             raise
         raise ValueError(
-            f"The compiler refuses --gin.training.Run.tpu_compiler_options={options}: {error}. "
+            f"The compiler rejects --gin.training.Run.tpu_compiler_options={options}: {error}. "
             "Remove the options that this version of libtpu does not have."
         ) from error
 

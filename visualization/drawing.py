@@ -59,7 +59,7 @@ def picture(
         objective would draw.
 
     Raises:
-      ValueError: if `check_objective` refuses an objective of the user, if the documents are too
+      ValueError: if `check_objective` rejects an objective of the user, if the documents are too
         long or a single token, or if the objective cannot hide `hide` alone.
     """
     ids = text.reader.ids

@@ -100,7 +100,7 @@ class Family(NamedTuple):
     layout: str  # name of the builder: "encoder_decoder", "decoder" or "encoder"
     base: str  # prefix of tensor names, which models without heads lack
     # (config.json, name -> whether the tensor exists) -> fields of Config. It reads every field
-    # that changes the outputs, and refuses values that Config cannot express.
+    # that changes the outputs, and rejects values that Config cannot express.
     settings: Callable[[dict, Callable[[str], bool]], dict]
     config: Callable[[Config], dict]  # Config -> config.json without ids
     links: Callable[[Config], list[Link]]  # Config -> how tensors map to parameters
@@ -377,7 +377,7 @@ def rotary_of_layers(rope: dict, theta: float, local_theta: float) -> dict[str, 
 
 def rotary_parameters_of_layers(c: Config) -> dict[str, dict]:
     """Returns the rotary parameters of both kinds of layers: the inverse of `rotary_of_layers`."""
-    # `rotary_of_layers` refuses a local scaling, so such a model cannot be exported.
+    # `rotary_of_layers` rejects a local scaling, so such a model cannot be exported.
     local_scaling = c.rope_scaling if c.local_rope_theta is None else None
     return {
         GLOBAL: rotary_parameters(c.rope_theta, c.rope_scaling),

@@ -62,7 +62,7 @@ def push(folder: str | os.PathLike, repository: Repository) -> str:
     """Uploads the files of a folder as one commit, and returns the address of the repository.
 
     If the repository does not exist, it is created as a private repository. Raises ValueError if
-    the hub refuses the upload or cannot be reached.
+    the hub rejects the upload or cannot be reached.
     """
     from huggingface_hub.errors import HTTPError  # imported here since it is an extra
 

@@ -60,7 +60,7 @@ def character_infilling(
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
         vocabulary = output_features[feature].vocabulary
         tokenizer, ids = tokenizer_and_ids(vocabulary, sentinels=sentinels)
-        fill_in_the_middle(ids)  # refuses ids without markers
+        fill_in_the_middle(ids)  # rejects ids without markers
         if tokenizer.spaced:
             raise ValueError(
                 f"The vocabulary {tokenizer.path} puts a space before every text, and therefore "

@@ -59,7 +59,7 @@ def add_objective_task(
     Returns:
         The registered task.
 
-    Raises ValueError for settings that `build` refuses, and for a name that is unknown or taken.
+    Raises ValueError for settings that `build` rejects, and for a name that is unknown or taken.
     Lengths are checked when the dataset is made, see `preprocessors.ApplyObjective`.
     """
     text = seqio.TaskRegistry.get(text_task) if isinstance(text_task, str) else text_task

@@ -54,7 +54,7 @@ class Tracker:
 def make_trackers(run: Run) -> list[Tracker]:
     """Returns the trackers of `Run.trackers`.
 
-    Raises ValueError if a function returns something else, or refuses the run.
+    Raises ValueError if a function returns something else, or rejects the run.
     """
     return called_with(run.trackers, run, Tracker)
 
