@@ -21,10 +21,10 @@ from .sharding import partitioned
 from .transformer import (
     MLP,
     Attention,
+    AttentionPattern,
     Block,
-    Context,
     Encoded,
-    Pattern,
+    LayerContext,
     Stack,
     Transformer,
     WithEncoderHeads,
@@ -280,9 +280,9 @@ class RestoringDecoder(nn.Module):
         if c.norm_place in ("before", "both"):
             source_BxNxE = Norm(c, name="source_norm")(source_BxNxE)
         layer = RestoringLayer(c, cross=True, bidirectional=True, name="layer")
-        pattern = Pattern(batch["decoder_key_intervals"], rotation)
+        pattern = AttentionPattern(batch["decoder_key_intervals"], rotation)
         encoded = Encoded(source_BxNxE, pattern.intervals)
-        context = Context(pattern, None, None, None, encoded=encoded)
+        context = LayerContext(pattern, None, None, None, encoded=encoded)
         x_BxNxE, _ = layer(dropout(self, query_BxNxE), context)
         if c.norm_place != "after":
             x_BxNxE = inner_dropout(self, Norm(c, name="final_norm")(x_BxNxE))
@@ -298,12 +298,13 @@ class RestoringLayer(Block):
         rotation = context.pattern.rotation
         c = self.config
         attend = Attention(c, name="attention")
-        x_BxTxE = self._added(
+        x_BxTxE = self._residual(
             "attention_norm",
             x_BxTxE,
             lambda y: attend(y, encoded.states, encoded.intervals, rotation=rotation),
         )
-        return self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp")), None  # a pair, as in `Block`
+        x_BxTxE = self._residual("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
+        return x_BxTxE, None  # a pair, as in `Block`
 
 
 @checked

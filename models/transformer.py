@@ -1,8 +1,8 @@
 """A Transformer: an encoder-decoder, an encoder or a decoder.
 
-Read this file from top to bottom: the whole network, a stack of layers, one layer, its sublayers.
-The settings are in `models.config`, linear layers in `models.linear`, norms in `models.norms`,
-positions in `models.positions`, and multi-token prediction in `models.tokens_ahead`.
+The file goes from the whole network to a stack of layers, a layer and its sublayers. The settings
+are in `models.config`, linear layers in `models.linear`, norms in `models.norms`, positions in
+`models.positions`, and multi-token prediction in `models.tokens_ahead`.
 
 Array names end in letters for their axes:
 
@@ -281,22 +281,22 @@ def embed_tokens(module, table_VxE, tokens_BxT):
     """Returns the table's row of each token: [B, T, E]."""
     # Rows are cast after the lookup, so that its gradient is a float32 sum over all occurrences of
     # a token. In bfloat16 the sum of a frequent token would stop growing.
-    rows_BxTxE = _looked_up(table_VxE, tokens_BxT).astype(module.config.dtype)
+    rows_BxTxE = _lookup(table_VxE, tokens_BxT).astype(module.config.dtype)
     return constrain(rows_BxTxE, *STREAM)
 
 
 @jax.custom_vjp
-def _looked_up(table_VxE, tokens_BxT):
+def _lookup(table_VxE, tokens_BxT):
     # The table is gathered first: a lookup in a sharded table makes XLA copy the whole activation
     # to every device.
     return constrain(table_VxE, None, None)[tokens_BxT]
 
 
-def _looked_up_forward(table_VxE, tokens_BxT):
-    return _looked_up(table_VxE, tokens_BxT), (table_VxE, tokens_BxT)
+def _lookup_forward(table_VxE, tokens_BxT):
+    return _lookup(table_VxE, tokens_BxT), (table_VxE, tokens_BxT)
 
 
-def _looked_up_backward(saved, d_rows_BxTxE):
+def _lookup_backward(saved, d_rows_BxTxE):
     # The gradient is sharded like the table. Without the constraint, XLA sums the gradient of the
     # whole table on every device.
     table_VxE, tokens_BxT = saved
@@ -304,7 +304,7 @@ def _looked_up_backward(saved, d_rows_BxTxE):
     return _sharded_like_table(d_table_VxE, slots=tokens_BxT.shape[1]), None
 
 
-_looked_up.defvjp(_looked_up_forward, _looked_up_backward)
+_lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
 def _sharded_like_table(d_table_VxE, slots):
@@ -373,7 +373,7 @@ def without_masks(x_BxTxE, is_mask_BxT, intervals_Bx2xT):
     return (x_BxTxE * scale_BxT[..., None]).astype(x_BxTxE.dtype)
 
 
-class Pattern(NamedTuple):
+class AttentionPattern(NamedTuple):
     """The attention pattern of a layer: the keys of each query, and the rotary angles."""
 
     intervals: jax.Array  # key intervals i32[B, 2, T]
@@ -389,11 +389,11 @@ class Encoded(NamedTuple):
     rotation: tuple | None = None  # rotary angles of the keys; None if they are not rotated
 
 
-class Context(NamedTuple):
+class LayerContext(NamedTuple):
     """The inputs of every layer of a stack, in addition to the residual stream."""
 
-    pattern: Pattern  # pattern of the global layers, or of all layers
-    local: Pattern | None  # pattern of the local layers, if a stack has local and global layers
+    pattern: AttentionPattern  # pattern of the global layers, or of all layers
+    local: AttentionPattern | None  # pattern of the local layers; None if all layers have `pattern`
     cache_slots: jax.Array | None  # i32[B, T], the slot of each token in the KV cache
     # i32[B, T]; 0 is padding, which no expert processes. The ids of copies follow the others.
     segment_ids: jax.Array | None
@@ -446,7 +446,7 @@ class Stack(nn.Module):
         if c.positions == "relative" and not c.relative_in_every_layer:
             length = _bias_length(c, intervals, cache_slots_BxT)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
-        context = Context(
+        context = LayerContext(
             pattern,
             local,
             cache_slots_BxT,
@@ -456,9 +456,11 @@ class Stack(nn.Module):
         )
 
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
-        x_BxTxE, lower_states = self._layers(num_layers, embedded_BxTxE, context)
+        x_BxTxE, depth_states = self._layers(num_layers, embedded_BxTxE, context)
         if num_layers < self.num_layers:
-            states_NxBxTxE = TokensAhead(c, self._layer(), name="ahead")(None, x_BxTxE, context)
+            states_NxBxTxE = TokensAhead(c, self._layer_class(), name="ahead")(
+                None, x_BxTxE, context
+            )
             states = {"top": states_NxBxTxE[0], "ahead": states_NxBxTxE[1:]}
         else:
             states = self._last_states(x_BxTxE, embedded_BxTxE, context)
@@ -466,7 +468,7 @@ class Stack(nn.Module):
             if head.build_state:
                 state = head.build_state(c, name=head.scope)
                 states[head.name] = state(states["top"], shifted_left(embedded_BxTxE))
-        return states | lower_states
+        return states | depth_states
 
     def _encoded(self, states_BxSxE, batch):
         c = self.config
@@ -480,14 +482,14 @@ class Stack(nn.Module):
         c = self.config
         states = {}
         if c.num_ahead and c.ahead == "linear":
-            heads = TokensAhead(c, self._layer(), name="ahead")
+            heads = TokensAhead(c, self._layer_class(), name="ahead")
             states["ahead"] = heads(None, x_BxTxE, context)
         if c.ahead_projections:
             states["last"] = inner_dropout(self, x_BxTxE)
         if c.norm_place != "after":
             x_BxTxE = inner_dropout(self, Norm(c, name="final_norm")(x_BxTxE))
         if c.num_ahead and c.ahead == "sequential":
-            modules = TokensAhead(c, self._layer(), name="ahead")
+            modules = TokensAhead(c, self._layer_class(), name="ahead")
             carry = x_BxTxE, shifted_left(embedded_BxTxE)
             states["ahead"] = modules(carry, x_BxTxE, context)
         return {"top": x_BxTxE} | states
@@ -550,33 +552,36 @@ class Stack(nn.Module):
                 local_rotation = rotation_of(
                     positions_BxT, c.head_dim, c.local_rope_theta, float16=c.rope_float16
                 )
-        wide = Pattern(intervals, rotation, noised)
+        global_pattern = AttentionPattern(intervals, rotation, noised)
         if c.window is None:
-            return wide, None
+            return global_pattern, None
         before = after = c.window
         if self.bidirectional and c.encoder_window is not None:
             before, after = c.encoder_window
-        near, near_noised = jax.tree.map(
-            lambda x: _within(x, before, after, cache_slots_BxT), (intervals, noised)
+        local_intervals, local_noised = jax.tree.map(
+            lambda x: _limited_to_window(x, before, after, cache_slots_BxT), (intervals, noised)
         )
-        local = Pattern(near, local_rotation, near_noised)
-        return (local, None) if c.global_every is None else (wide, local)
+        local = AttentionPattern(local_intervals, local_rotation, local_noised)
+        return (local, None) if c.global_every is None else (global_pattern, local)
 
     def _layers(self, num_layers, x_BxTxE, context):
         """Returns the states after the last layer, and {name: states} of the depths."""
         c = self.config
-        layer = self._layer()
+        layer = self._layer_class()
         depths = c.depths(num_layers)
-        lower = dict.fromkeys(depths, x_BxTxE)
+        depth_states = dict.fromkeys(depths, x_BxTxE)
 
-        def kept(lower, x_BxTxE, done):
+        def updated(depth_states, x_BxTxE, done):
             """Returns the states of the depths after `done` layers."""
-            return {n: jnp.where(done == depths[n], x_BxTxE, lower[n]) for n in depths}
+            return {
+                name: jnp.where(done == depth, x_BxTxE, depth_states[name])
+                for name, depth in depths.items()
+            }
 
         def run(block, carry, context, done, is_local):
-            x_BxTxE, lower = carry
+            x_BxTxE, depth_states = carry
             x_BxTxE, _ = block(x_BxTxE, context, is_local)
-            return (x_BxTxE, kept(lower, x_BxTxE, done)), None
+            return (x_BxTxE, updated(depth_states, x_BxTxE, done)), None
 
         is_local: list[bool | None] = [None] * num_layers
         if c.global_every is not None:
@@ -593,21 +598,23 @@ class Stack(nn.Module):
             )
             x_BxTxE, _ = first_layer(x_BxTxE, context, is_local[0])
             first = 1
-            lower = kept(lower, x_BxTxE, first)
+            depth_states = updated(depth_states, x_BxTxE, first)
         if c.scan_layers:
-            over = None if context.local is None else jnp.array(is_local[first:])
-            repeated = layer
-            more = {"sparse": c.is_sparse(first)}
+            scanned_is_local = None if context.local is None else jnp.array(is_local[first:])
+            scanned_layer = layer
+            settings = {"sparse": c.is_sparse(first)}
             if c.repeated_layers > 1:
-                repeated = RepeatedLayers
-                more = {"layer": layer}
-                over = None if over is None else over.reshape(-1, c.repeated_layers)
+                scanned_layer = RepeatedLayers
+                settings = {"layer": layer}
+                if scanned_is_local is not None:
+                    scanned_is_local = scanned_is_local.reshape(-1, c.repeated_layers)
             length = (num_layers - first) // c.repeated_layers
             unroll = c.unroll_scan and not self.is_initializing()
-            block = repeated(c, self.cross, self.bidirectional, **more, name="layers")
+            block = scanned_layer(c, self.cross, self.bidirectional, **settings, name="layers")
             stack = scanned(run, length, (nn.broadcast, 0, 0), unroll)
             done = first + c.repeated_layers * (1 + jnp.arange(length))
-            (x_BxTxE, lower), _ = stack(block, (x_BxTxE, lower), context, done, over)
+            carry = x_BxTxE, depth_states
+            (x_BxTxE, depth_states), _ = stack(block, carry, context, done, scanned_is_local)
         else:
             for i in range(first, num_layers):
                 block = layer(
@@ -618,10 +625,10 @@ class Stack(nn.Module):
                     name=f"layers_{i}",
                 )
                 x_BxTxE, _ = block(x_BxTxE, context, is_local[i])
-                lower = kept(lower, x_BxTxE, i + 1)
-        return x_BxTxE, lower
+                depth_states = updated(depth_states, x_BxTxE, i + 1)
+        return x_BxTxE, depth_states
 
-    def _layer(self):
+    def _layer_class(self):
         c = self.config
         if c.remat_policy == "none":
             return Block
@@ -672,7 +679,7 @@ class Block(nn.Module):
         bias = context.bias
         if is_local is not None:
             pattern = jax.tree.map(
-                lambda local, wide: jnp.where(is_local, local, wide), context.local, pattern
+                lambda local, whole: jnp.where(is_local, local, whole), context.local, pattern
             )
         if c.relative_in_every_layer:
             length = _bias_length(c, pattern.intervals, context.cache_slots)
@@ -681,7 +688,7 @@ class Block(nn.Module):
         attend = Attention(c, name="self_attention")
         merged = self.cross and c.merged_attention
         has_norm = c.first_norm or not self.first
-        x_BxTxE = self._added(
+        x_BxTxE = self._residual(
             "self_attention_norm" if has_norm else None,
             x_BxTxE,
             lambda y: attend(
@@ -697,7 +704,7 @@ class Block(nn.Module):
         )
         if self.cross and not merged:
             attend_encoder = Attention(c, c.init_matching, name="cross_attention")
-            x_BxTxE = self._added(
+            x_BxTxE = self._residual(
                 "cross_attention_norm",
                 x_BxTxE,
                 lambda y: attend_encoder(y, context.encoded.states, context.encoded.intervals),
@@ -707,14 +714,14 @@ class Block(nn.Module):
             # The tokens of a call continue cached tokens, and the experts do not know how many of
             # those they processed. If they counted from 0, the tokens would depend on the call.
             unlimited = context.cache_slots is not None
-            x_BxTxE = self._added(
+            x_BxTxE = self._residual(
                 "mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids, unlimited)
             )
         else:
-            x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
+            x_BxTxE = self._residual("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
         return constrain(x_BxTxE, *STREAM), None  # scan requires a pair
 
-    def _added(self, norm_name, x_BxTxE, sublayer):
+    def _residual(self, norm_name, x_BxTxE, sublayer):
         c = self.config
         norm = Norm(c, name=norm_name) if norm_name else lambda x: x
         if c.norm_place == "after":
@@ -831,13 +838,13 @@ class Attention(nn.Module):
         "" or `ENCODED`. Noised copies follow the tokens of `intervals`, and are not cached.
         """
         if noised is None:
-            return self._over(prefix, k, v, bias, cache_slots_BxT)(q, intervals)
+            return self._attention_over(prefix, k, v, bias, cache_slots_BxT)(q, intervals)
         (k, k_copies), (v, v_copies) = (jnp.split(x, [intervals.shape[-1]], axis=1) for x in (k, v))
-        attend_clean = self._over(prefix, k, v, bias, cache_slots_BxT)
+        attend_clean = self._attention_over(prefix, k, v, bias, cache_slots_BxT)
         attend_copies = functools.partial(self._attend, k_copies, v_copies, bias)
         return attention.attend_noised(attend_clean, attend_copies, q, intervals, noised), None
 
-    def _over(self, prefix, k, v, bias, cache_slots_BxT):
+    def _attention_over(self, prefix, k, v, bias, cache_slots_BxT):
         """Returns a function (q, intervals) -> (output, LSE) over these or the cached keys."""
         mechanism = self.config.mechanism
         softcap = self.config.attention_softcap
@@ -913,7 +920,7 @@ def _bias_length(c: Config, intervals, cache_slots):
     return intervals.shape[-1] if by_slots else None
 
 
-def _within(intervals, before, after, slots_BxT=None):
+def _limited_to_window(intervals, before, after, slots_BxT=None):
     """Returns key intervals [B, 2, T], limited to `before` keys and `after` keys of the query."""
     slot = jnp.arange(intervals.shape[-1])[None] if slots_BxT is None else slots_BxT
     start = intervals[:, 0]

@@ -13,7 +13,7 @@ import jax
 from .builders import Model, model_of, with_capacity
 from .config import Config
 from .tokens_ahead import NextModule
-from .transformer import REPEATED, Block, Context, Stack
+from .transformer import REPEATED, Block, LayerContext, Stack
 from .trees import flattened, nested
 
 STACKED = ("layers", "modules")
@@ -130,7 +130,7 @@ def sequential_module(config: Config):
         intervals = batch["decoder_key_intervals"]
         pattern, local = stack.patterns(batch["decoder_positions"], intervals, cache_slots)
         segments = batch.get("decoder_segment_ids")
-        context = Context(pattern, local, cache_slots, segments)
+        context = LayerContext(pattern, local, cache_slots, segments)
         collections = {"cache": cache} if cache is not None else {}
         ((states, _), hidden), updated = module.apply(
             {"params": params, **collections},
