@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     use: str  # when to use the objective, and when to prefer another objective
     # Distribution of the lengths of hidden spans, if known: "composition" (all ways to split the
     # hidden tokens into spans are equally likely) or "poisson" (with the builder's mean).
-    span_law: str | None = None
+    span_distribution: str | None = None
     run: str | None = None  # small run, if it differs from the architecture's
     attends: str | None = None  # attention pattern, if it differs from the architecture's
 
@@ -327,7 +327,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "fine-tuning to text-to-text tasks",
             _T5,
             104,
-            span_law="composition",
+            span_distribution="composition",
             title="Span corruption",
             formula="−mean_t log p(y_t | y_<t, x̃)\n"
             "with y the hidden spans, each after its sentinel; 15% of the tokens are hidden",
@@ -361,7 +361,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "understanding and generating",
             _UL2,
             186,
-            span_law="composition",
+            span_distribution="composition",
             title="Mixture of denoisers (UL2)",
             formula="−mean_t log p(y_t | y_<t, x̃)\n"
             "with the x̃ and y of one of seven denoisers in each row, at equal rates",
@@ -386,7 +386,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "U-PaLM, arXiv:2210.11399",
             146,
             attends="prefix",
-            span_law="composition",
+            span_distribution="composition",
             title="Continued training with denoisers (UL2R)",
             formula="−mean_t log p(y_t | y_<t, x̃)\n"
             "with y the rest of a text after its prefix in half of the rows, and hidden spans in "
@@ -399,7 +399,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "a start for your own mixture",
             _T5,
             142,
-            span_law="composition",
+            span_distribution="composition",
             title="Span corruption and prefix language modeling",
             formula="−mean_t log p(y_t | y_<t, x̃)\n"
             "with y the hidden spans in three rows of four, and the rest of a text after its "
@@ -462,7 +462,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "inferring how much is missing",
             _BART,
             513,
-            span_law="poisson",
+            span_distribution="poisson",
             title="Text infilling",
             formula="−mean_t log p(x_t | x_<t, x̃)\n"
             "with 30% of the tokens hidden, with one mask in x̃ for each span",

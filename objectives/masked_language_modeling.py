@@ -306,7 +306,7 @@ def _masked(selection, replace, frame, key, row, size: int, max_documents) -> _M
     hidden = row.hidden
     if hidden is not None:
         hidden = framed_marks(hidden, row.segments, present, frame, size)
-    if row.chances is not None and selection.chance is not None:
+    if row.chances is not None and selection.probability is not None:
         chances = framed_column(row.chances, row.segments, present, frame, size)
         selection = with_chances(chances, tokens, segments, max_documents, selection)
     chosen, unit = choose(choice_key, tokens, segments, max_documents, selection, hidden)

@@ -123,6 +123,6 @@ def _mask_fragments(key, row, partner, lengths, max_documents, *, share, replace
 
 def _drawn_begins(bits_Dx2, most_D):
     """Returns i32[D]: 0 or `most` with probability 1/5 each, else uniform in 0 … most."""
-    law = randint(bits_Dx2[:, 0], jnp.int32(5))
+    choice = randint(bits_Dx2[:, 0], jnp.int32(5))
     uniform = randint(bits_Dx2[:, 1], most_D + 1)
-    return jnp.where(law == 0, 0, jnp.where(law == 1, most_D, uniform))
+    return jnp.where(choice == 0, 0, jnp.where(choice == 1, most_D, uniform))

@@ -1,6 +1,6 @@
 """Random selection of a document's tokens: single tokens, whole words, or spans of either.
 
-Tokens are grouped into units (a token, a word, or a cell of a random tiling). Units are taken in
+Tokens are grouped into units (a token, a word, or a span of either). Units are taken in
 random order as long as they fit in the document's quota. The number of chosen tokens is therefore
 known in advance, and nothing loops over tokens.
 
@@ -69,12 +69,13 @@ class Selection(NamedTuple):
 
     text: Any  # i32[2] [first, last): the ids that may be chosen
     rate: Any  # i32[2] share of a document's tokens: numerator and denominator
-    most: Any  # i32[] maximum number of chosen tokens in a document
+    max_chosen: Any  # i32[] maximum number of chosen tokens in a document
     # i32[] 24-bit probability of every unit, or i32[L] of the unit that starts in each slot; None
     # to choose an exact number of tokens
-    chance: Any
+    probability: Any
     word_starts: Any  # bool[V] ids that begin a word; None if units ignore words
-    spans: Any  # i32[2, N] cumulative laws of the lengths of cells and of first cells (`_tiling`)
+    # i32[2, N] cumulative distributions of the lengths of spans and of first spans (`_span_starts`)
+    span_cdfs: Any
 
 
 def selection_of(
@@ -90,15 +91,15 @@ def selection_of(
     return Selection(
         text=np.array(ids.text, np.int32),
         rate=np.array(exact_rate.as_integer_ratio(), np.int32),
-        most=np.int32(2**31 - 1 if max_predictions is None else max_predictions),
-        chance=None if selection == "exact" else np.int32(fixed24(rate)),
+        max_chosen=np.int32(2**31 - 1 if max_predictions is None else max_predictions),
+        probability=None if selection == "exact" else np.int32(fixed24(rate)),
         word_starts=ids.flags("word_starts") if whole_words else None,
-        spans=None if span_lengths is None else _span_laws(span_lengths),
+        span_cdfs=None if span_lengths is None else _span_cdfs(span_lengths),
     )
 
 
-def _span_laws(span_lengths: Sequence[float]):
-    """Returns i32[2, N]: cumulative 24-bit probabilities of the lengths 1 … N; see `_tiling`."""
+def _span_cdfs(span_lengths: Sequence[float]):
+    """Returns i32[2, N]: cumulative 24-bit probabilities of the lengths 1 … N (`_span_starts`)."""
     p = np.array(span_lengths, np.float64)
     if p.ndim != 1 or not p.size or not (p >= 0).all() or abs(p.sum() - 1) > 1e-6:
         raise ValueError(
@@ -110,9 +111,9 @@ def _span_laws(span_lengths: Sequence[float]):
             f"Got {p.size:,} probabilities as span_lengths, expected at most {_MAX_SPAN_LENGTH}, "
             "one for each length up to the longest span: reduce `longest`."
         )
-    at_least = np.cumsum(p[::-1])[::-1]  # a randomly cut cell has at least one token left
-    laws = np.cumsum([p / p.sum(), at_least / at_least.sum()], axis=1)
-    return np.round(laws * 2**24).astype(np.int32)
+    at_least = np.cumsum(p[::-1])[::-1]  # a randomly cut span has at least one token left
+    cdfs = np.cumsum([p / p.sum(), at_least / at_least.sum()], axis=1)
+    return np.round(cdfs * 2**24).astype(np.int32)
 
 
 def with_chances(
@@ -131,8 +132,8 @@ def with_chances(
     """
     mean_D = _mean_of_each(chances, _eligible(tokens, segments, selection), segments, count)
     times = chances.astype(jnp.float32) / jnp.maximum(by_document(mean_D, segments), 1)
-    chance = jnp.minimum(jnp.round(selection.chance * times), 2**24)
-    return selection._replace(chance=chance.astype(jnp.int32))
+    probability = jnp.minimum(jnp.round(selection.probability * times), 2**24)
+    return selection._replace(probability=probability.astype(jnp.int32))
 
 
 def rates_by_chances(
@@ -190,22 +191,23 @@ _MAX_SPAN_LENGTH = 256  # in tokens; sums of random lengths then stay exact in t
 def quota(n, selection: Selection, xp=jnp):
     """Returns how many of a document's n eligible tokens are chosen, or a bound on this number.
 
-    An exact selection chooses max(1, round(rate n)) tokens, but at most `most`. With a probability
-    for each unit, the bound is the mean plus six standard deviations of a Poisson distribution,
-    which is wider than the actual distribution. Units beyond the bound are not chosen.
+    An exact selection chooses max(1, round(rate n)) tokens, but at most `max_chosen`. With a
+    probability for each unit, the bound is the mean plus six standard deviations of a Poisson
+    distribution, which is wider than the actual distribution. Units beyond the bound are not
+    chosen.
 
     >>> int(quota(512, selection_of(ids, rate=0.15), np))
     77
     """
     share = n * selection.rate[0]
     whole = selection.rate[1]
-    if selection.chance is None:
+    if selection.probability is None:
         number = xp.maximum(round_ratio(share, whole), 1)
     else:
         mean = -(-share // whole)
-        longest = 1 if selection.spans is None else selection.spans.shape[1]
+        longest = 1 if selection.span_cdfs is None else selection.span_cdfs.shape[1]
         number = mean + 6 * (isqrt(mean * longest, xp) + 1)
-    return xp.minimum(xp.minimum(number, selection.most), n)
+    return xp.minimum(xp.minimum(number, selection.max_chosen), n)
 
 
 def choose(
@@ -238,14 +240,16 @@ def choose(
         opens = chosen & ~(_shifted(chosen) & (segments == _shifted(segments)))
         return chosen, lax.cummax(jnp.where(opens, slot, 0))
     quota_D = quota(_sum_of_each(eligible, segments, count), selection)
-    order_key, tiling_key = jax.random.split(key)
+    order_key, span_key = jax.random.split(key)
     bits = jax.random.bits(order_key, tokens.shape, jnp.uint32)
-    start = _unit_starts(tiling_key, tokens, segments, count, eligible, selection)
-    candidate = start if selection.chance is None else start & bernoulli(bits, selection.chance)
-    if selection.word_starts is None and selection.spans is None:
+    start = _unit_starts(span_key, tokens, segments, count, eligible, selection)
+    candidate = (
+        start if selection.probability is None else start & bernoulli(bits, selection.probability)
+    )
+    if selection.word_starts is None and selection.span_cdfs is None:
         slot = jnp.arange(tokens.size, dtype=jnp.int32)
         return random_tokens(bits, candidate, segments, quota_D), slot
-    trims = selection.spans is not None
+    trims = selection.span_cdfs is not None
     return _take_units(bits, candidate, start, eligible, segments, quota_D, trims)
 
 
@@ -255,8 +259,8 @@ def _unit_starts(key, tokens, segments, count, eligible, selection):
     start = eligible
     if selection.word_starts is not None:
         start &= jnp.asarray(selection.word_starts)[tokens] | ~continues
-    if selection.spans is not None:
-        start &= _tiling(key, start, segments, count, selection.spans) | ~continues
+    if selection.span_cdfs is not None:
+        start &= _span_starts(key, start, segments, count, selection.span_cdfs) | ~continues
     return start
 
 
@@ -265,32 +269,33 @@ def _shifted(x_L):
     return jnp.concatenate([jnp.zeros_like(x_L[:1]), x_L[:-1]])
 
 
-def _tiling(key, start, segments, count, laws):
-    """Returns bool[L]: the slots where cells start; a cell is 1 … N of the units in `start`.
+def _span_starts(key, start, segments, count, cdfs):
+    """Returns bool[L]: the slots where spans start, each of 1 … N tokens or words.
 
-    Cells have independent lengths. The document's start cuts its first cell at random, so that
-    every slot of a document is equally likely to start a cell. The first cell has k or more units
-    with a probability proportional to the mean of max(length - k + 1, 0).
+    `start` marks the starts of the tokens or words. Spans have independent lengths. The
+    document's start cuts its first span at random, so that every slot of a document is equally
+    likely to start a span. The first span has k or more tokens or words with a probability
+    proportional to the mean of max(length - k + 1, 0).
     """
     L = start.size
     document_L = jnp.maximum(segments - 1, 0)
     document_start = documents(segments, count).start[document_L]
     units_D = _sum_of_each(start, segments, count)
     end_D = jnp.cumsum(units_D)
-    # The random number in a document's k-th slot determines the length of its k-th cell.
+    # The random number in a document's k-th slot determines the length of its k-th span.
     draw = uniform24(key, L)
     opens = jnp.arange(L, dtype=jnp.int32) == document_start
-    length = jnp.where(opens, _drawn_length(draw, laws[1]), _drawn_length(draw, laws[0]))
-    # Units are counted over the row; each document drops cells that start after its last unit.
-    next_cell = (end_D - units_D)[document_L] + _sum_so_far(length, document_start)
-    inside = next_cell < end_D[document_L]
-    starts_cell = jnp.zeros(L, bool).at[jnp.where(inside, next_cell, L)].set(True, mode="drop")
-    return starts_cell[jnp.maximum(running_sum(start) - 1, 0)]
+    length = jnp.where(opens, _drawn_length(draw, cdfs[1]), _drawn_length(draw, cdfs[0]))
+    # Units are counted over the row; each document drops spans that start after its last unit.
+    next_span = (end_D - units_D)[document_L] + _sum_so_far(length, document_start)
+    inside = next_span < end_D[document_L]
+    starts_span = jnp.zeros(L, bool).at[jnp.where(inside, next_span, L)].set(True, mode="drop")
+    return starts_span[jnp.maximum(running_sum(start) - 1, 0)]
 
 
-def _drawn_length(draw, law):
-    """Returns lengths 1 … N by the cumulative law i32[N], from 24 random bits."""
-    return 1 + count_at_most(law[:-1], draw)
+def _drawn_length(draw, cdf):
+    """Returns lengths 1 … N with the cumulative distribution i32[N], from 24 random bits."""
+    return 1 + count_at_most(cdf[:-1], draw)
 
 
 def random_tokens(bits: Array, candidate: Array, segments: Array, quota_D: Array) -> Array:

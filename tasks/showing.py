@@ -227,6 +227,6 @@ def with_statistics(
         rows=STATISTICS_ROWS,
         slots=slots,
         seed=seed,
-        span_law=choice.entry.span_law if choice.entry else None,
+        span_distribution=choice.entry.span_distribution if choice.entry else None,
         span_mean=choice.mean_span_length,
     )

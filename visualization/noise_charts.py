@@ -98,8 +98,10 @@ def _draw_spans(axes, noise: Statistics) -> None:
     middles = edges + (sizes - 1) / 2
     axes.bar(middles, heights, color=FIRST, width=0.8 * sizes, label="hidden spans")
     if noise.expected_spans is not None:
-        law = np.array(noise.expected_spans)[shown] / sum(noise.expected_spans)
-        axes.plot(k[shown], law, "o-", color=SECOND, markersize=3, linewidth=1, label="expected")
+        expected = np.array(noise.expected_spans)[shown] / sum(noise.expected_spans)
+        axes.plot(
+            k[shown], expected, "o-", color=SECOND, markersize=3, linewidth=1, label="expected"
+        )
         axes.legend(frameon=False, fontsize="small")
     mean = (k * counts).sum() / counts.sum()
     axes.set(title=f"Length of hidden spans: {mean:.2f} tokens on average", xlabel="tokens")

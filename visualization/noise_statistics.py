@@ -33,7 +33,7 @@ def with_statistics(
       stream: i32[n] text that rows are cut from.
       stream_name: name of this text.
       rows: total number of rows; each member gets its share, but at least 64.
-      settings: other arguments of `measure`: slots, seed, span_law and span_mean.
+      settings: other arguments of `measure`: slots, seed, span_distribution and span_mean.
     """
     measured = [
         measure(member, stream, rows=max(round(rows * member.rate), 64), **settings)
@@ -55,7 +55,7 @@ def measure(
     slots: int,
     rows: int,
     seed: int,
-    span_law: str | None = None,
+    span_distribution: str | None = None,
     span_mean: float | None = None,
 ) -> Statistics:
     """Counts the noise over rows of one document each, cut consecutively from a stream of text.
@@ -66,23 +66,26 @@ def measure(
       slots: number of slots of the first stack, which each row fills.
       rows: number of rows.
       seed: seed of the noise.
-      span_law: name of the law of span lengths in theory, as in `objectives.catalog.Entry`.
-      span_mean: mean span length of that law.
+      span_distribution: name of the expected distribution of span lengths, as in
+        `objectives.catalog.Entry`.
+      span_mean: mean of that distribution.
     """
     length = longest_document(subject, slots)
     cut = np.resize(stream, (rows + rows % 2, length))
-    return statistics(subject, view_of(subject, [[row] for row in cut], seed), span_law, span_mean)
+    return statistics(
+        subject, view_of(subject, [[row] for row in cut], seed), span_distribution, span_mean
+    )
 
 
 def statistics(
-    subject: ShownObjective, view: ModelView, span_law=None, span_mean=None
+    subject: ShownObjective, view: ModelView, span_distribution=None, span_mean=None
 ) -> Statistics:
     hidden = hidden_tokens(view)
     predicted = predicted_tokens(view)
     left_out = left_out_tokens(view)
     text = max(int(np.sum(view.segments > 0)), 1)
     used = max(int(text - left_out.sum()), 1)
-    spans, expected = _spans(view, hidden, span_law, span_mean)
+    spans, expected = _spans(view, hidden, span_distribution, span_mean)
     return Statistics(
         name=subject.name,
         rate=subject.rate,
@@ -145,20 +148,20 @@ def composition_law(tokens: int, spans: int) -> np.ndarray:
     >>> composition_law(4, 2)
     array([0.        , 0.33333333, 0.33333333, 0.33333333, 0.        ])
     """
-    law = np.zeros(tokens + 1)
+    distribution = np.zeros(tokens + 1)
     if spans == 1:
-        law[tokens] = 1.0
-        return law
+        distribution[tokens] = 1.0
+        return distribution
     for k in range(1, tokens - spans + 2):
-        law[k] = math.comb(tokens - k - 1, spans - 2) / math.comb(tokens - 1, spans - 1)
-    return law
+        distribution[k] = math.comb(tokens - k - 1, spans - 2) / math.comb(tokens - 1, spans - 1)
+    return distribution
 
 
-def _spans(view: ModelView, hidden, law: str | None, mean: float | None):
+def _spans(view: ModelView, hidden, distribution: str | None, mean: float | None):
     """Returns the numbers of spans with k tokens over all rows, counted and expected."""
     lengths = span_lengths(hidden)
     counts = np.bincount(np.concatenate(lengths), minlength=2)
-    if law == "poisson":  # each mask stands for a span, also a span without tokens
+    if distribution == "poisson":  # each mask stands for a span, also a span without tokens
         from scipy import stats  # imported here, since examples do not need it
 
         tokens, _ = read(view.features["inputs"])
@@ -167,7 +170,7 @@ def _spans(view: ModelView, hidden, law: str | None, mean: float | None):
         return counts, masks * stats.poisson.pmf(np.arange(counts.size), mean or 3.0)
     rows = Counter((int(row.sum()), row.size) for row in lengths if row.size)
     nothing_is_split = max((spans for _, spans in rows), default=1) == 1
-    if law is None or nothing_is_split:
+    if distribution is None or nothing_is_split:
         return counts, None
     expected = np.zeros(max(noise for noise, _ in rows) + 1)
     for (noise, spans), times in rows.items():

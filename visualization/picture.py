@@ -131,7 +131,7 @@ class Statistics:
     with_loss: float  # number of slots with a loss for each token of text
     use: dict[str, SlotUse]
     spans: list[int]  # [k] is the number of hidden spans of k tokens
-    expected_spans: list[float] | None  # [k] is the number expected by the law in these rows
+    expected_spans: list[float] | None  # [k] is the expected number in these rows
     hidden_at: list[float]  # share of hidden tokens in each bin along the row
     predicted_at: list[float]
 

@@ -42,7 +42,7 @@ def test_an_entry_has_what_it_should(name):
     assert entry.architecture in ARCHITECTURES
     assert re.search(r", (arXiv:\d{4}\.\d{5}|github\.com/[^/]+/[^/]+/pull/\d+)$", entry.paper)
     assert 4 < len(entry.good_for) < 36 and entry.attention
-    assert entry.span_law in (None, "composition", "poisson")
+    assert entry.span_distribution in (None, "composition", "poisson")
 
 
 def test_short_names():

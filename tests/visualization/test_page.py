@@ -23,7 +23,7 @@ def picture() -> Picture:
     subject = ShownObjective(EVIL, 1.0, objective, "encoder_decoder", IDS)
     view = view_of(subject, [[encode("a quick brown fox. jumps")], [encode("x" * 24)]], 0)
     reader = READER._replace(surface=lambda i: EVIL)
-    found = statistics(subject, view, span_law="composition")
+    found = statistics(subject, view, span_distribution="composition")
     shown = example(subject, view, reader)
     return Picture(EVIL, EVIL, [EVIL], [shown], statistics=[found, found], counted_on=EVIL)
 

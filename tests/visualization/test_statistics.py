@@ -15,14 +15,14 @@ from tests.objectives.registry import IDS
 STREAM = np.random.default_rng(0).integers(*IDS.text, 100_000, dtype=np.int32)
 
 
-def measured(build, layout, rows=300, slots=128, **law):
+def measured(build, layout, rows=300, slots=128, **expected):
     return measure(
         ShownObjective("", 1.0, build(IDS), layout, IDS),
         STREAM,
         slots=slots,
         rows=rows,
         seed=1,
-        **law,
+        **expected,
     )
 
 
@@ -60,7 +60,7 @@ def agrees(counts, expected) -> float:
 @pytest.mark.slow
 def test_span_corruption_hides_what_it_should():
     """The significance level is 1e-4, with a fixed key."""
-    found = measured(objectives.span_corruption, "encoder_decoder", span_law="composition")
+    found = measured(objectives.span_corruption, "encoder_decoder", span_distribution="composition")
     noise, spans = 21, 7  # for a row of 141 tokens
     assert found.length == 141 and found.rows == 300
     assert found.hidden == found.predicted == pytest.approx(noise / 141)
@@ -80,7 +80,9 @@ def test_span_corruption_hides_what_it_should():
 def test_text_infilling_counts_spans_of_no_tokens():
     """The significance level is 1e-4, except for the last span of each row, which is cut."""
     build = functools.partial(objectives.text_infilling, noise_density=0.3)
-    found = measured(build, "encoder_decoder", span_law="poisson", span_mean=3.0, slots=512)
+    found = measured(
+        build, "encoder_decoder", span_distribution="poisson", span_mean=3.0, slots=512
+    )
     assert found.hidden == pytest.approx(0.3, abs=1e-3) and found.predicted == 1.0
     last = 300 * stats.poisson(3.0).pmf(np.arange(len(found.spans)))
     assert found.spans[0] == pytest.approx(found.expected_spans[0], rel=0.1)
@@ -105,5 +107,5 @@ def test_text_that_is_left_out_is_not_hidden():
 
 @pytest.mark.slow
 def test_a_single_span_is_not_compared_with_a_law():
-    found = measured(objectives.prefix_lm, "encoder_decoder", span_law="composition")
+    found = measured(objectives.prefix_lm, "encoder_decoder", span_distribution="composition")
     assert found.expected_spans is None and 0.4 < found.hidden < 0.6
