@@ -310,8 +310,8 @@ class Batches:
 
         {"data/web/share": 0.7, "data/web/epochs": 0.02, "data/books/share": 0.3, …}
 
-        The figures are for the shards of this process since the run began. A corpus without stores
-        has no figures. Documents that wait for a row do not count for epochs. They are assumed to
+        The metrics are for the shards of this process since the run began. A corpus without stores
+        has no metrics. Documents that wait for a row do not count for epochs. They are assumed to
         be distributed over the stores as the tokens that were read.
         """
         readers = [reader for shard in self._readers.values() for reader in shard]
@@ -322,13 +322,13 @@ class Batches:
         total = sum(shard.tokens for shards in stores.values() for shard in shards)
         waiting = sum(reader.waiting_tokens() for reader in readers) if total else 0
         in_rows = max(1 - waiting / max(total, 1), 0)
-        figures = {}
+        metrics = {}
         for name, shards in stores.items():
             tokens = sum(shard.tokens for shard in shards)
-            figures[f"data/{name}/share"] = tokens / max(total, 1)
+            metrics[f"data/{name}/share"] = tokens / max(total, 1)
             epochs = sum(shard.epochs for shard in shards) / len(shards)
-            figures[f"data/{name}/epochs"] = in_rows * epochs
-        return figures
+            metrics[f"data/{name}/epochs"] = in_rows * epochs
+        return metrics
 
     def _read(self, shard: int) -> list[Row]:
         """Returns the shard's block of rows in every group."""

@@ -6,7 +6,7 @@ the same embedding, a contrastive loss is the logarithm of the number of texts i
 that is 0 for such outputs has no baseline, for example if hidden states predict each other.
 
 All members are scored on the same held-out text, unless the corpus has a text for each member. Text
-is cut to each member's raw length. The noise depends only on the row's number, so the figures of
+is cut to each member's raw length. The noise depends only on the row's number, so the scores of
 two checkpoints or two runs can be compared.
 """
 
@@ -34,7 +34,7 @@ EVALUATION_SEED = 20_200_101  # seed of the noise of held-out rows, the same in 
 
 
 class Score(NamedTuple):
-    """Held-out figures of one term of one member's loss."""
+    """Held-out score of one term of one member's loss."""
 
     member: str
     term: str
@@ -93,7 +93,7 @@ def total_loss(scores: Sequence[Score]) -> float:
 class _HeldOutMember(NamedTuple):
     name: str
     batches: list[dict]
-    figures: Callable  # (params, batch) -> {term: Figures}
+    term_sums: Callable  # (params, batch) -> {term: TermSums}
     training: dict[str, Tally]  # term -> tally of its labels in training text
     weight: float  # 0 if only earlier phases of training have rows of the member, else 1
 
@@ -128,7 +128,7 @@ class Evaluator:
         self._mesh = mesh
         self._steps = steps
         size = _up(rows, math.lcm(2, batch_shards(mesh)))
-        # The figures are replicated, so that every process can read them.
+        # The sums are replicated, so that every process can read them.
         jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
         by_loss: dict = {}  # members that differ only in their noise share a program
 
@@ -136,7 +136,7 @@ class Evaluator:
             key = objective.loss, tuple(objective.facts.heads.items()), objective.facts.likelihood
             if key not in by_loss:
                 by_loss[key] = (
-                    jit(functools.partial(term_figures, recipe, objective)),
+                    jit(functools.partial(term_sums, recipe, objective)),
                     jit(functools.partial(training_tallies, recipe, objective)),
                 )
             return by_loss[key]
@@ -165,22 +165,22 @@ class Evaluator:
             for member in group.members:
                 chosen = members_of(recipe.objective)[member]
                 source = member_sources[member] if member_sources else 0
-                figures, tallies = programs(chosen.objective)
+                scored_sums, tallies = programs(chosen.objective)
                 in_training = self._sum(
                     tallies(batch)
                     for batch in batches_of(member, training_pieces[source], 8 * tokens)
                 )
                 batches = batches_of(member, heldout_pieces[source], tokens)
                 self._members[member] = _HeldOutMember(
-                    chosen.name, batches, figures, in_training, _weight_at_end(chosen.rate)
+                    chosen.name, batches, scored_sums, in_training, _weight_at_end(chosen.rate)
                 )
 
     def __call__(self, params) -> list[Score]:
         scores = []
         for number in range(len(self._members)):
             member = self._members[number]
-            figures = self._sum(member.figures(params, batch) for batch in member.batches)
-            for term, sums in figures.items():
+            sums_by_term = self._sum(member.term_sums(params, batch) for batch in member.batches)
+            for term, sums in sums_by_term.items():
                 weight = float(sums.weight) or 1.0
                 if sums.tally is None:
                     baseline = float(sums.constant)
@@ -256,7 +256,7 @@ class TermSums:
         return self.scale is None
 
 
-def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, TermSums]:
+def term_sums(recipe: Recipe, objective: Objective, params, batch) -> dict[str, TermSums]:
     """Returns the sums of each term of a member's loss on an arranged batch, without dropout."""
     loss = objective.loss(batch)
     terms = loss.scored(recipe.model.apply(params, batch))

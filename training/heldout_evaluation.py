@@ -19,7 +19,7 @@ from .step import Recipe, check_requirements
 
 
 class Evaluation(NamedTuple):
-    """The figures of one evaluation while a run trains."""
+    """The scores of one evaluation during training."""
 
     scores: tuple[Score, ...]  # scores on held-out text
     tasks: dict[str, float]  # values of "task/NAME/METRIC" and "baseline/task/NAME/METRIC"
@@ -37,7 +37,7 @@ def prepare_evaluation(
 ) -> Callable[[int, dict], Evaluation]:
     """Reads and packs held-out text, and returns a function that evaluates parameters on it.
 
-    The function (step, params) -> `Evaluation` also writes the figures.
+    The function (step, params) -> `Evaluation` also writes the scores as metrics.
     """
     heldout = heldout_evaluator(plan)
 

@@ -43,7 +43,7 @@ def take_steps(
     Args:
       parts: the run's checkpoints, batches and metrics, at the same step as the state.
       state: the state to start from. Its buffers are donated.
-      evaluate: (step, params) -> held-out figures; it counts its own wall time.
+      evaluate: (step, params) -> `Evaluation`. It measures its own wall time.
       profiled: steps to trace. Traces are written to the run's TensorBoard folder.
 
     Returns the last state, and the last evaluation or None.

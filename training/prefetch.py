@@ -54,7 +54,7 @@ class Prefetcher:
         return self._last.state()
 
     def progress(self) -> dict[str, float]:
-        """Returns the figures of `Batches.progress` after the last returned batch."""
+        """Returns `Batches.progress` after the last returned batch."""
         return self._last.progress
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ def train(
     """Trains a run, or resumes it from its directory.
 
     Args:
-      console: console for progress and figures. None: the terminal.
+      console: console for progress and scores. None: the terminal.
       trusted: modules that the config.gin of the run directory may name, see `settings.trust`.
         The modules of the run's own functions are always trusted.
       profiled: the steps to trace. None: no steps.

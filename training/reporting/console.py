@@ -187,11 +187,11 @@ def planned_non_padding_fraction(plan: Plan) -> float:
     return used / total
 
 
-def print_task_scores(console: Console, figures: Mapping[str, float], step: int) -> None:
+def print_task_scores(console: Console, scores: Mapping[str, float], step: int) -> None:
     """Prints a line for each downstream metric, "task/NAME/METRIC", with its baseline."""
-    for name, value in figures.items():
+    for name, value in scores.items():
         if name.startswith("task/"):
-            baseline = figures.get(f"baseline/{name}")
+            baseline = scores.get(f"baseline/{name}")
             reference = "" if baseline is None else f" (the most frequent answer: {baseline:.4g})"
             console.print(f"step {step}  {name}: {value:.4g}{reference}", markup=False)
 
@@ -224,7 +224,7 @@ def print_heldout(
     evaluations: Sequence[tuple[int, Sequence[Score]]],
     bytes_per_token: Mapping[str, float],
 ) -> None:
-    """Prints the held-out figures of checkpoints, and a legend.
+    """Prints the held-out scores of checkpoints, and a legend.
 
     Losses that are the exact likelihood of the text have bits per byte.
 
@@ -288,7 +288,7 @@ def print_closing(
 ) -> None:
     """Prints the last lines of a run.
 
-    `read` has the figures of `Batches.progress`, and `failed` why the losses could not be plotted.
+    `read` is `Batches.progress`, and `failed` why the losses could not be plotted.
     """
     if failed:
         print_warning(console, failed)
@@ -306,7 +306,7 @@ def closing_message(run: Run, prompt: str, read: Mapping[str, float]) -> str:
     Args:
       prompt: arguments of `pretrax predict` that give the model a text, such as '"TEXT"'. Empty if
         the model does not read text.
-      read: the figures of `Batches.progress`.
+      read: the result of `Batches.progress`.
     """
     stores = [name.split("/", 1)[1].rpartition("/")[0] for name in read if name.endswith("/share")]
     shares = [

@@ -73,7 +73,7 @@ class Monitor:
     def report(self, step: int, read: Mapping[str, float]) -> None:
         """Writes and shows means over the steps that were checked since the last report.
 
-        Without such steps it does nothing. `read` has the figures of `Batches.progress`.
+        Without such steps it does nothing. `read` is `Batches.progress`.
         """
         if not self._unreported.steps:
             return
