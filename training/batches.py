@@ -35,19 +35,19 @@ class GroupSchedule(NamedTuple):
     rows: int  # number of rows of this group in a step, over all processes
     members: tuple[int, ...]  # indices of the members that share the rows
     rates: tuple  # rates of the members, see `objectives.Member`
-    steps: int = 1  # number of steps of the training, for rates that follow it
+    steps: int = 1  # number of steps of the run, for rates that follow its progress
     separate_steps: bool = False  # whether all rows of a step belong to one member
 
     def order(self, step: int) -> np.ndarray:
-        """Returns i32[PERIOD]. Row number r of the group belongs to member order[r % PERIOD]."""
+        """Returns i32[PERIOD]: row number r of the group belongs to member order[r % PERIOD]."""
         rates = tuple(float(value_at(rate, step, self.steps)) for rate in self.rates)
-        return evenly(rates, self.members)
+        return balanced_order(rates, self.members)
 
     def share(self, member: int, step: int = 0) -> float:
         """Returns the member's share of the group's rows."""
         return float((self.order(step) == member).mean())
 
-    def only_member(self, step: int) -> int:
+    def member_of_step(self, step: int) -> int:
         """Returns the member of all rows of a step.
 
         Raises ValueError if several members have rows.
@@ -60,21 +60,21 @@ class GroupSchedule(NamedTuple):
             )
         return found[0]
 
-    def of_member(self, number: int) -> "GroupSchedule":
+    def restricted_to(self, member: int) -> "GroupSchedule":
         """Returns the schedule in which one member has all rows."""
-        return self._replace(members=(number,), rates=(1.0,), separate_steps=False)
+        return self._replace(members=(member,), rates=(1.0,), separate_steps=False)
 
-    def shares_of_steps(self) -> dict[int, float]:
+    def step_shares(self) -> dict[int, float]:
         """Returns each member's share of the steps, if each step has one member.
 
-        If the training has many steps, some evenly spaced steps are counted.
+        In a long run, some evenly spaced steps are counted.
         """
         counted = range(0, self.steps, max(self.steps // PERIOD, 1))
-        only = collections.Counter(map(self.only_member, counted))
-        return {member: count / len(counted) for member, count in sorted(only.items())}
+        counts = collections.Counter(map(self.member_of_step, counted))
+        return {member: count / len(counted) for member, count in sorted(counts.items())}
 
 
-def schedule(
+def group_schedules(
     objective: Objective,
     groups: Sequence[RowGroup],
     batch_size: int,
@@ -127,7 +127,7 @@ def member_of_step(schedules: Sequence[GroupSchedule], step: int) -> int | None:
     """Returns the member of all rows of a step, or None if members may share the step."""
     # Rates that follow a schedule have a single row group.
     first = schedules[0]
-    return first.only_member(step) if first.separate_steps else None
+    return first.member_of_step(step) if first.separate_steps else None
 
 
 def _check_shares(
@@ -177,7 +177,7 @@ def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
 
 
 @functools.lru_cache(maxsize=256)
-def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
+def balanced_order(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
     """Returns an order of PERIOD rows in which every member appears evenly, at its rate.
 
     Raises ValueError if a rate is below 0 or no rate is above 0.
@@ -351,7 +351,7 @@ class Batches:
         """Returns the number of tokens to which the rows of the current step are padded."""
         if not schedule.separate_steps:
             return group.row_length
-        return group.raw_length(schedule.only_member(self.step))
+        return group.raw_length(schedule.member_of_step(self.step))
 
     def _spread(self, rows: int, *blocks: np.ndarray) -> jax.Array:
         """Returns the rows of a step, sharded over the mesh, from the blocks of this process."""

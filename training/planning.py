@@ -16,7 +16,7 @@ from ..objectives import Row
 from ..objectives.contract import with_corpus_classes
 from ..objectives.layouts import LAYOUTS
 from ..settings.run_directory import is_run
-from .batches import Batches, GroupSchedule, member_of_step, schedule
+from .batches import Batches, GroupSchedule, group_schedules, member_of_step
 from .checking import check_terms, check_user_code
 from .devices.mesh import evaluation_mesh
 from .processes import first_process_first
@@ -118,7 +118,7 @@ def plan_run(
         ema_decay=run.ema_decay,
         steps=run.steps,
     )
-    schedules = schedule(objective, groups, run.batch_size, run.data_shards, run.steps)
+    schedules = group_schedules(objective, groups, run.batch_size, run.data_shards, run.steps)
     if trains:
         check_division(run, groups, schedules, mesh)
         check_slots(model, groups, mesh)
@@ -163,7 +163,7 @@ def plan_of_step(plan: Plan, step: int) -> Plan:
         return plan
     return plan._replace(
         recipe=recipe_of_member(plan.recipe, number),
-        schedules=tuple(each.of_member(number) for each in plan.schedules),
+        schedules=tuple(each.restricted_to(number) for each in plan.schedules),
     )
 
 

@@ -43,7 +43,7 @@ class Recipe(NamedTuple):
     router_z_loss: float
     hardware_rng: bool
     ema_decay: float | None
-    steps: int  # number of steps of the training, for factors that follow it
+    steps: int  # number of steps of the run, for factors that follow its progress
 
 
 def check_requirements(objective: Objective, model: Model, groups: Sequence[RowGroup]) -> None:

@@ -17,7 +17,7 @@ def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
     If the members of a mixture have separate steps, this is the mean over the steps of training.
     """
     if schedules[0].separate_steps:
-        by_member = schedules[0].shares_of_steps().items()
+        by_member = schedules[0].step_shares().items()
         return round(
             sum(
                 share * _flops(recipe_of_member(recipe, member), schedules)

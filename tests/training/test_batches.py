@@ -14,9 +14,9 @@ from pretrax.training.batches import (
     PERIOD,
     Batches,
     GroupSchedule,
-    evenly,
+    balanced_order,
+    group_schedules,
     largest_remainder,
-    schedule,
 )
 from tests.data.stores import Numbers
 from tests.refusals import refuses, warns
@@ -263,7 +263,7 @@ def test_largest_remainder(shares, units, expected):
 
 def test_evenly_keeps_every_member_within_one_row_of_its_rate():
     rates = np.array([3, 1, 2, 1])
-    order = evenly(tuple(rates), (10, 20, 30, 40))
+    order = balanced_order(tuple(rates), (10, 20, 30, 40))
     assert order.shape == (PERIOD,)
     for rate, member in zip(rates / rates.sum(), (10, 20, 30, 40)):
         seen = np.cumsum(order == member)
@@ -293,7 +293,7 @@ def test_members_take_turns_in_the_rows_that_are_read():
     seen = [set(np.asarray(step[0].member).tolist()) for step in rows]
     assert seen == [{0}] * 3 + [{1}] * 3 + [{0}]
     with refuses(ValueError, "rates", 2):
-        schedule(objective, one.recipe.groups * 2, 16, 2)
+        group_schedules(objective, one.recipe.groups * 2, 16, 2)
 
 
 def test_rows_are_shared_out_to_groups_by_rates():
@@ -309,12 +309,12 @@ def test_rows_are_shared_out_to_groups_by_rates():
 def test_a_batch_that_cannot_be_shared_out_is_an_error(batch_size):
     one = setup()
     with refuses(ValueError, 8, 16, 2, batch_size, "--gin.training.Run.batch_size"):
-        schedule(one.recipe.objective, one.recipe.groups, batch_size, 8)
+        group_schedules(one.recipe.objective, one.recipe.groups, batch_size, 8)
 
 
 def test_pairs_of_rows_stay_together_with_an_odd_number_of_shards():
     one = setup()
-    scheduled = schedule(one.recipe.objective, one.recipe.groups, 36, 3)
+    scheduled = group_schedules(one.recipe.objective, one.recipe.groups, 36, 3)
     assert all(s.rows % 6 == 0 for s in scheduled)
 
 
@@ -322,7 +322,7 @@ def test_rates_without_rows_are_refused_and_inexact_rates_are_reported():
     def planned(rate):
         both = mixture(tiny.IDS, {"a": (span_corruption, rate), "b": (prefix_lm, 1)})
         groups = row_groups(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
-        return schedule(both, groups, 8, 2)
+        return group_schedules(both, groups, 8, 2)
 
     with refuses(ValueError, "b", "0.00033", "1", "840"):
         planned(3000)
@@ -339,5 +339,5 @@ def test_rows_of_a_row_group_that_differ_from_its_share_are_reported():
         for group in row_groups(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
     ]
     with warns(UserWarning, "'b'", 0.25, 4, 12, 0.33):
-        schedule(both, groups, 12, 4)
-    schedule(both, groups, 16, 4)
+        group_schedules(both, groups, 12, 4)
+    group_schedules(both, groups, 16, 4)

@@ -52,7 +52,7 @@ def causal_plan(steps=10):
 
 def members_of_steps(plan):
     (schedule,) = plan.schedules
-    return [schedule.only_member(step) for step in range(plan.run.steps)]
+    return [schedule.member_of_step(step) for step in range(plan.run.steps)]
 
 
 @pytest.mark.parametrize("steps", [10, 100, 1000])
