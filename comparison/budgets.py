@@ -205,7 +205,7 @@ def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
 
 
 def _seconds_of_a_step(plan: Plan) -> float:
-    """Returns the mean seconds of a step, timed on `TIMED` steps spread over the training."""
+    """Returns the mean seconds of a step, timed on `TIMED` steps spread over the run."""
     timed = shortened(plan, plan.run.steps, TIMED)
     abstract = abstract_state_of(timed)
     programs = StepPrograms(timed, abstract.shapes)

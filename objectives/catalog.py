@@ -146,7 +146,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             formula="−mean_{b, t∈b} log p(x_t | x̄_<b) in the first 30% of the steps\n"
             "−mean_t log p(x_t | x_<t) in the other steps\n"
             "with bags b of six tokens, each read as its mean embedding x̄_b",
-            use="Use it for causal models if compute is scarce and text is not: a training reads "
+            use="Use it for causal models if compute is scarce and text is not: a run reads "
             "2.5 times the text of `causal_lm` in the same number of steps. The paper claims up to "
             "2.5 times less time from 270M parameters on. In our comparison of models with 0.46M "
             "parameters, the loss was not lower at equal FLOPs. Prefer `causal_lm` if the text "

@@ -31,7 +31,7 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
         phases(ids, {"superposed": (superposed_lm, 0.3), "causal": (causal_lm, 0.7)})
 
     A row has the same number of slots in both phases, and `bag_size` times the text in the first
-    one. A step therefore costs about the same. With these settings, a training reads 2.5 times the
+    one. A step therefore costs about the same. With these settings, a run reads 2.5 times the
     text of causal language modeling with the same number of steps. The paper recommends bags of 4
     to 8 tokens for 20% to 40% of the steps, and has bags of 16 in its largest model. The authors
     continue with the optimizer's state, and keep the learning rate constant until the last tenth

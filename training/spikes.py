@@ -71,7 +71,7 @@ class Spikes:
         """
         if not all(map(math.isfinite, watched.values())):
             values = ", ".join(f"{name} {value:g}" for name, value in watched.items())
-            raise LossSpike(step, f"At step {step} the training is no longer finite: {values}.")
+            raise LossSpike(step, f"At step {step} the metrics are no longer finite: {values}.")
         loss = watched["loss"]
         if self._sigmas is not None and len(self._losses) >= MIN_PREVIOUS:
             mean = np.mean(self._losses)
