@@ -21,10 +21,10 @@ from .sharding import partitioned
 from .transformer import (
     MLP,
     Attention,
-    AttentionPattern,
     Block,
     Encoded,
     LayerContext,
+    LayerPattern,
     Stack,
     Transformer,
     WithEncoderHeads,
@@ -280,7 +280,7 @@ class RestoringDecoder(nn.Module):
         if c.norm_place in ("before", "both"):
             source_BxNxE = Norm(c, name="source_norm")(source_BxNxE)
         layer = RestoringLayer(c, cross=True, bidirectional=True, name="layer")
-        pattern = AttentionPattern(batch["decoder_key_intervals"], rotation)
+        pattern = LayerPattern(batch["decoder_key_intervals"], rotation)
         encoded = Encoded(source_BxNxE, pattern.intervals)
         context = LayerContext(pattern, None, None, None, encoded=encoded)
         x_BxNxE, _ = layer(dropout(self, query_BxNxE), context)

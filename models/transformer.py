@@ -373,7 +373,7 @@ def without_masks(x_BxTxE, is_mask_BxT, intervals_Bx2xT):
     return (x_BxTxE * scale_BxT[..., None]).astype(x_BxTxE.dtype)
 
 
-class AttentionPattern(NamedTuple):
+class LayerPattern(NamedTuple):
     """The attention pattern of a layer: the keys of each query, and the rotary angles."""
 
     intervals: jax.Array  # key intervals i32[B, 2, T]
@@ -392,8 +392,8 @@ class Encoded(NamedTuple):
 class LayerContext(NamedTuple):
     """The inputs of every layer of a stack, in addition to the residual stream."""
 
-    pattern: AttentionPattern  # pattern of the global layers, or of all layers
-    local: AttentionPattern | None  # pattern of the local layers; None if all layers have `pattern`
+    pattern: LayerPattern  # pattern of the global layers, or of all layers
+    local: LayerPattern | None  # pattern of the local layers; None if all layers have `pattern`
     cache_slots: jax.Array | None  # i32[B, T], the slot of each token in the KV cache
     # i32[B, T]; 0 is padding, which no expert processes. The ids of copies follow the others.
     segment_ids: jax.Array | None
@@ -552,7 +552,7 @@ class Stack(nn.Module):
                 local_rotation = rotation_of(
                     positions_BxT, c.head_dim, c.local_rope_theta, float16=c.rope_float16
                 )
-        global_pattern = AttentionPattern(intervals, rotation, noised)
+        global_pattern = LayerPattern(intervals, rotation, noised)
         if c.window is None:
             return global_pattern, None
         before = after = c.window
@@ -561,7 +561,7 @@ class Stack(nn.Module):
         local_intervals, local_noised = jax.tree.map(
             lambda x: _limited_to_window(x, before, after, cache_slots_BxT), (intervals, noised)
         )
-        local = AttentionPattern(local_intervals, local_rotation, local_noised)
+        local = LayerPattern(local_intervals, local_rotation, local_noised)
         return (local, None) if c.global_every is None else (global_pattern, local)
 
     def _layers(self, num_layers, x_BxTxE, context):
