@@ -581,8 +581,8 @@ def joint_facts(facts: Mapping[str, Facts]) -> Facts:
     numbers of classes for the same head.
     """
     heads: dict[str, int | None] = {}
-    for each in facts.values():
-        for name, classes in each.heads.items():
+    for member_facts in facts.values():
+        for name, classes in member_facts.heads.items():
             if heads.setdefault(name, classes) != classes:
                 raise ValueError(
                     f"Two objectives share the head {name!r}, but with {heads[name]} and {classes} "
@@ -590,10 +590,12 @@ def joint_facts(facts: Mapping[str, Facts]) -> Facts:
                 )
     return Facts(
         heads=heads,
-        rows=joint_rows({name: each.rows for name, each in facts.items()}),
-        requires=tuple(dict.fromkeys(r for each in facts.values() for r in each.requires)),
-        couples_rows=any(each.couples_rows for each in facts.values()),
-        teacher=max(each.teacher for each in facts.values()),
+        rows=joint_rows({name: member_facts.rows for name, member_facts in facts.items()}),
+        requires=tuple(
+            dict.fromkeys(r for member_facts in facts.values() for r in member_facts.requires)
+        ),
+        couples_rows=any(member_facts.couples_rows for member_facts in facts.values()),
+        teacher=max(member_facts.teacher for member_facts in facts.values()),
     )
 
 

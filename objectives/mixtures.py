@@ -303,9 +303,10 @@ def _shared_kernels(functions: Sequence[Corrupt]) -> tree_util.Partial:
     distinct = list(dict.fromkeys(kinds))
     stacks = [
         jax.tree.map(
-            lambda *x: jnp.stack(x), *(k for k, kind in zip(kernels, kinds) if kind == one)
+            lambda *x: jnp.stack(x),
+            *(k for k, kind in zip(kernels, kinds) if kind == distinct_kind),
         )
-        for one in distinct
+        for distinct_kind in distinct
     ]
     # Location of each member's numbers: the index of the stack, and the index within the stack.
     address = [(distinct.index(kind), kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
@@ -344,8 +345,11 @@ def _joint_loss(losses: Sequence[Callable]) -> Callable:
         return distinct[0]
 
     def loss(batch) -> BatchLoss:
-        rows = [jnp.array([o == one for o in losses])[batch["member"]] for one in distinct]
-        parts = [one(_counting(batch, mine)) for one, mine in zip(distinct, rows)]
+        rows = [
+            jnp.array([member_loss == part for member_loss in losses])[batch["member"]]
+            for part in distinct
+        ]
+        parts = [part(_counting(batch, mine)) for part, mine in zip(distinct, rows)]
 
         def sums(outputs) -> dict[str, Sums]:
             scored = _joint_terms(rows, [part.scored(outputs) for part in parts])
@@ -423,22 +427,22 @@ def _member_rows(batch, mine_B) -> dict:
     return _counting(batch, mine_B) | segments
 
 
-def _added(name: str, one: Term, other: Term) -> Term:
-    if one.scale != other.scale:
+def _added(name: str, first: Term, second: Term) -> Term:
+    if first.scale != second.scale:
         raise ValueError(
-            f"Two members of the mixture have a loss term {name!r}, with the scales {one.scale} "
-            f"and {other.scale}, expected equal scales: change a scale, or rename one of the terms."
+            f"Two members of the mixture have a loss term {name!r}, with the scales {first.scale} "
+            f"and {second.scale}, expected equal scales: change a scale, or rename a term."
         )
     return Term(
-        one.weights + other.weights,
-        one.scale,
-        sums=_sum_of_given(one.sums, other.sums),
-        z_losses=_sum_of_given(one.z_losses, other.z_losses),
+        first.weights + second.weights,
+        first.scale,
+        sums=_sum_of_given(first.sums, second.sums),
+        z_losses=_sum_of_given(first.z_losses, second.z_losses),
     )
 
 
-def _sum_of_given(one, other):
+def _sum_of_given(first, second):
     """Returns the sum of two arrays, or the only one that is not None, or None."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one + other
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second

@@ -119,24 +119,24 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     Raises ValueError if the second objective moves its inputs, either objective is a mixture or has
     adaptive noise, both write the same features, or the first makes several segments of a document.
     """
-    one = build(first, ids)
-    two = build(second, ids)
-    if one.facts.members or two.facts.members:
+    first_objective = build(first, ids)
+    second_objective = build(second, ids)
+    if first_objective.facts.members or second_objective.facts.members:
         raise ValueError(
             "A mixture cannot be part of `then`: use `then` as a member of the mixture."
         )
-    if one.adaptation or two.adaptation:
+    if first_objective.adaptation or second_objective.adaptation:
         raise ValueError(
             "An objective whose noise adapts to the model cannot be part of `then`: use one with "
             "fixed noise, such as masked_lm."
         )
-    needs = two.lengths(100)
+    needs = second_objective.lengths(100)
     if needs.get("inputs") != 100 or "targets" in needs:
         raise ValueError(
             "The second objective of `then` must leave its inputs in place, as masked_lm with "
             f"framed=False does, but it turns 100 tokens into {needs}."
         )
-    makes = one.lengths(100)
+    makes = first_objective.lengths(100)
     if makes.get("pools", 1) > 1:
         raise ValueError(
             f"The first objective of `then` makes {makes['pools']} segments of a document, "
@@ -150,15 +150,19 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         )
 
     def lengths(n: int) -> dict[str, int]:
-        arranged = one.lengths(n)
-        return arranged | two.lengths(arranged["inputs"])
+        arranged = first_objective.lengths(n)
+        return arranged | second_objective.lengths(arranged["inputs"])
 
-    forms = _framed_forms(one.facts.prompt_forms, two.facts.prompt_forms)
+    forms = _framed_forms(first_objective.facts.prompt_forms, second_objective.facts.prompt_forms)
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(_corrupt_twice, one.corrupt, two.corrupt),
-        loss=SummedLosses((one.loss, two.loss)),
-        facts=joint_facts({"first": one.facts, "second": two.facts})._replace(prompt_forms=forms),
+        corrupt=tree_util.Partial(
+            _corrupt_twice, first_objective.corrupt, second_objective.corrupt
+        ),
+        loss=SummedLosses((first_objective.loss, second_objective.loss)),
+        facts=joint_facts(
+            {"first": first_objective.facts, "second": second_objective.facts}
+        )._replace(prompt_forms=forms),
     )
 
 

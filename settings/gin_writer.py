@@ -80,8 +80,10 @@ class _Writer:
         self.settings: list[list[str]] = []  # a block of lines for each function
         self._selectors: list[tuple[Partial, str]] = []  # selectors of the functions so far
         everything = functions_in(fields)
-        different = [one for i, one in enumerate(everything) if one not in everything[:i]]
-        functions = [one.function for one in different]
+        different = [
+            partial for i, partial in enumerate(everything) if partial not in everything[:i]
+        ]
+        functions = [partial.function for partial in different]
         # Functions used with several settings are written under scopes.
         self._scoped = [f for i, f in enumerate(functions) if f in functions[:i]]
 
@@ -109,25 +111,25 @@ class _Writer:
         if value is None or isinstance(value, bool | int | float | str):
             return repr(value)
         if callable(value):
-            one = as_partial(value)
-            return f"@{self._reference(one, path)}{'()' if isinstance(one, Call) else ''}"
+            partial = as_partial(value)
+            return f"@{self._reference(partial, path)}{'()' if isinstance(partial, Call) else ''}"
         raise _UnnamedError(repr(value))
 
-    def _reference(self, one: Partial, path: str) -> str:
+    def _reference(self, partial: Partial, path: str) -> str:
         for other, selector in self._selectors:
-            if plain(other) == plain(one):
+            if plain(other) == plain(partial):
                 return selector
-        selector = self.selector(one.function)
-        if one.function in self._scoped:
+        selector = self.selector(partial.function)
+        if partial.function in self._scoped:
             scope = "".join(c if c.isascii() and c.isalnum() else "_" for c in path)
             taken = [written.partition("/")[0] for _, written in self._selectors]
             while scope in taken:
                 scope += "_"
             selector = f"{scope}/{selector}"
-        self._selectors.append((one, selector))
+        self._selectors.append((partial, selector))
         block: list[str] = []
         self.settings.append(block)  # before the blocks of the functions in these settings
-        for name, value in one.settings.items():
+        for name, value in partial.settings.items():
             block.append(f"{selector}.{name} = {self.value(value, f'{path}_{name}')}")
         return selector
 

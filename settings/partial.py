@@ -168,16 +168,16 @@ def functions_in(value: Any) -> list[Partial]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [one for inner in value for one in functions_in(inner)]
+        return [function for inner in value for function in functions_in(inner)]
     if not callable(value):
         return []
-    one = as_partial(value)
-    return [plain(one), *functions_in(dict(one.settings))]
+    partial = as_partial(value)
+    return [plain(partial), *functions_in(dict(partial.settings))]
 
 
-def plain(one: Partial) -> Partial:
+def plain(partial: Partial) -> Partial:
     """Returns the function with its settings as a `Partial`, also for a `Call`."""
-    return Partial(one.function, **one.settings)
+    return Partial(partial.function, **partial.settings)
 
 
 def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, Any]) -> None:

@@ -105,7 +105,7 @@ def _in_gin(value: Any) -> str:
     """Returns a value of a field in `OUTSIDE` in the syntax of the command line."""
     if not isinstance(value, (list, tuple)):
         return str(value)
-    return f"[{', '.join(f'@{selector_of(as_partial(one).function)}' for one in value)}]"
+    return f"[{', '.join(f'@{selector_of(as_partial(function).function)}' for function in value)}]"
 
 
 def check_include(file: str, at: str) -> None:
@@ -118,8 +118,13 @@ def check_include(file: str, at: str) -> None:
 def modules_of(values: Mapping[str, Any]) -> set[str]:
     """Returns the modules that these fields of a run name."""
     functions = functions_in(values)
-    named = {each for one in functions for each in _modules_in(one.settings.get(MODULE)) if each}
-    defined = {getattr(one.function, "__module__", None) or "" for one in functions}
+    named = {
+        module
+        for partial in functions
+        for module in _modules_in(partial.settings.get(MODULE))
+        if module
+    }
+    defined = {getattr(partial.function, "__module__", None) or "" for partial in functions}
     return named | {module for module in defined if module and not module.startswith("pretrax.")}
 
 

@@ -125,13 +125,13 @@ def _roll_back(spike: LossSpike, parts: ResumableParts, reports: Reports) -> Sta
     step = int(resumed.state.step)
     spikes.rollbacks = [*rollbacks, Rollback(spike.step, step)]
     reports.writer.rewind(step)
-    for one in spikes.since(step):
-        parts.batches.skip(one.skipped)
+    for rollback in spikes.since(step):
+        parts.batches.skip(rollback.skipped)
         # Written at the first step after the checkpoint, so that a run that resumes from the
         # checkpoint drops the line.
-        values = {f"rollback/{name}": x for name, x in one._asdict().items()}
+        values = {f"rollback/{name}": x for name, x in rollback._asdict().items()}
         reports.writer.write(step + 1, values)
-    skipped = sum(one.skipped for one in spikes.since(step))
+    skipped = sum(rollback.skipped for rollback in spikes.since(step))
     reports.warn(
         f"{spike} The run goes back to the checkpoint of step {step}, and skips the {skipped} "
         "batches that were read since."

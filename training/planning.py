@@ -148,7 +148,7 @@ def with_steps(plan: Plan, steps: int) -> Plan:
     return plan._replace(
         run=dataclasses.replace(plan.run, steps=steps),
         recipe=plan.recipe._replace(steps=steps),
-        schedules=tuple(each._replace(steps=steps) for each in plan.schedules),
+        schedules=tuple(schedule._replace(steps=steps) for schedule in plan.schedules),
     )
 
 

@@ -328,10 +328,10 @@ def _print(text: str) -> None:
 
 def _probe_when_silent(connection: Connection) -> None:
     """Lets the operating system close a connection if the other host does not answer."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with socket.socket(fileno=os.dup(connection.fileno())) as connected:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):
             probes = (UNREACHABLE_AFTER - _IDLE) // _BETWEEN
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _BETWEEN)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _BETWEEN)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)

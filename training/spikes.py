@@ -137,4 +137,4 @@ class Spikes:
         except FileNotFoundError:
             content = {"losses": [], "rollbacks": []}
         self._losses = collections.deque(content["losses"], WINDOW)
-        self.rollbacks = [Rollback(*one) for one in content["rollbacks"]]
+        self.rollbacks = [Rollback(*steps) for steps in content["rollbacks"]]

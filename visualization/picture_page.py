@@ -86,24 +86,24 @@ def legend(picture: Picture) -> str:
     return html.legend(f"{token_html(token)} {meaning}" for token, meaning in picture.legend)
 
 
-def example(one: Example) -> str:
+def example(shown: Example) -> str:
     """Returns the text, each stack's inputs and targets, and the attention patterns of a row."""
-    call = html.soft(one.call) if one.call else ""
-    return call + _headed("Text", one.caption) + text(one) + stacks(one)
+    call = html.soft(shown.call) if shown.call else ""
+    return call + _headed("Text", shown.caption) + text(shown) + stacks(shown)
 
 
-def text(one: Example) -> str:
+def text(shown: Example) -> str:
     """Returns the text of a row, a block for each document."""
-    return "".join(map(_flow, one.text))
+    return "".join(map(_flow, shown.text))
 
 
-def stacks(one: Example) -> str:
+def stacks(shown: Example) -> str:
     """Returns each stack's inputs and targets, and the attention patterns of a row."""
-    parts = list(map(_stack, one.stacks))
-    if one.pools:
-        parts.append(f"{_headed('Pooled', POOLED)}<p>{escape('; '.join(one.pools))}</p>\n")
-    if one.attentions:
-        parts.append(f'<div class="patterns">{"".join(map(pattern, one.attentions))}</div>\n')
+    parts = list(map(_stack, shown.stacks))
+    if shown.pools:
+        parts.append(f"{_headed('Pooled', POOLED)}<p>{escape('; '.join(shown.pools))}</p>\n")
+    if shown.attentions:
+        parts.append(f'<div class="patterns">{"".join(map(pattern, shown.attentions))}</div>\n')
     return "".join(parts)
 
 

@@ -40,10 +40,10 @@ def ranges_of(text: str) -> list[range]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"Got {text!r}, expected numbers of tokens, such as 3-5,9.")
-        one = range(int(first), int(last if dash else first) + 1)
-        if not one or (ranges and one.start < ranges[-1].stop):
+        chosen = range(int(first), int(last if dash else first) + 1)
+        if not chosen or (ranges and chosen.start < ranges[-1].stop):
             raise ValueError(f"Got {text!r}, expected numbers of tokens in ascending order.")
-        ranges.append(one)
+        ranges.append(chosen)
     return ranges
 
 
@@ -57,13 +57,13 @@ def marked_ranges(documents: Sequence[np.ndarray], ranges: Sequence[range]) -> n
     """
     numbers = np.repeat(np.arange(len(documents)), list(map(len, documents)))
     marks = np.zeros(numbers.size, np.int32)
-    for number, one in enumerate(ranges, 1):
-        if one.stop > numbers.size or numbers[one.start] != numbers[one.stop - 1]:
+    for number, chosen in enumerate(ranges, 1):
+        if chosen.stop > numbers.size or numbers[chosen.start] != numbers[chosen.stop - 1]:
             raise ValueError(
-                f"Got the tokens {one.start} to {one.stop - 1} to hide, expected tokens of one "
-                f"document: the text has {numbers.size}, counted from 0."
+                f"Got the tokens {chosen.start} to {chosen.stop - 1} to hide, expected tokens of "
+                f"one document: the text has {numbers.size}, counted from 0."
             )
-        marks[one.start : one.stop] = number
+        marks[chosen.start : chosen.stop] = number
     return marks
 
 

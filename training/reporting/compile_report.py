@@ -89,12 +89,12 @@ def _print_estimate(console: Console, estimate: StepTime) -> None:
             "products", *(Column(x, justify="right") for x in ("ms", "% of peak")), box=None
         )
         slow.add_column("what to change")
-        for one in estimate.slow:
+        for product in estimate.slow:
             slow.add_row(
-                Text(f"  {one.part} {one.shapes}"),
-                f"{1e3 * one.seconds:,.1f}",
-                f"{100 * one.peak:.0f}",
-                one.advice,
+                Text(f"  {product.part} {product.shapes}"),
+                f"{1e3 * product.seconds:,.1f}",
+                f"{100 * product.peak:.0f}",
+                product.advice,
             )
         console.print(slow)
 

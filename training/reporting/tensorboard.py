@@ -53,8 +53,8 @@ class TensorBoard(Tracker):
         with self._another_file_after_a_failure():
             if self._writer is None:
                 self._writer = self._new_file()
-            for one in summaries:
-                self._writer.write_event(Event(step=step, wall_time=time.time(), summary=one))
+            for value in summaries:
+                self._writer.write_event(Event(step=step, wall_time=time.time(), summary=value))
 
     def flush(self) -> None:
         with self._another_file_after_a_failure():
