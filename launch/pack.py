@@ -406,33 +406,37 @@ class _Named:
                 f"{parts}."
             )
 
-    def add_gin_file(self, name: str, beside: Path) -> None:
+    def add_gin_file(self, name: str, including_folder: Path) -> None:
         """Adds the user's gin file and the files that it names.
 
-        Folders are searched in the same order as in `training.run_configuration`. `beside` is the
-        folder of the file that includes this one, or the project's.
+        Folders are searched in the same order as in `settings.gin_reader`.
+
+        Args:
+          including_folder: folder of the file that includes this file, or the project's folder.
         """
         self._usable(name)
-        places = [folder / name for folder in (beside, *self._searched)]
+        folders = [including_folder, *self._searched]
         if name not in self._sources.gin_files:
-            places.append(self._folder / name)
-        path = next((path for path in places if path.is_file()), None)
+            folders.append(self._folder)
+        path = next((folder / name for folder in folders if (folder / name).is_file()), None)
         if path is None:
             if name in self._sources.gin_files:
                 return
+            searched = ", ".join(dict.fromkeys(map(str, folders)))
             raise Mistake(
-                f"There is no gin file {name} in {self._folder}, nor in gin_configs of pretrax."
+                f"There is no gin file {name} in {searched}, or in gin_configs of "
+                f"{self._sources.path}. Correct the name, or give its folder by --gin_search_paths."
             )
         shown = os.path.relpath(path, self._folder)
         if shown not in self.found:
             self.add(shown)
             self.read_gin(path.read_text(encoding="utf-8"), path.parent)
 
-    def read_gin(self, text: str, beside: Path) -> None:
+    def read_gin(self, text: str, including_folder: Path) -> None:
         """Adds the files that lines of gin include or give as values."""
         for name, value in texts_of_gin(text):
             if name == "include":
-                self.add_gin_file(value, beside)
+                self.add_gin_file(value, including_folder)
             else:
                 self.add_value(name, value)
 

@@ -39,7 +39,7 @@ from tests.refusals import refuses  # noqa: E402
 def charts(monkeypatch, request):
     """Disables charts, except in their test, since three for each comparison take long."""
     if "charts" not in request.node.name and not request.node.get_closest_marker("slow"):
-        monkeypatch.setattr(guide, "chart_files", lambda told: {})
+        monkeypatch.setattr(guide, "chart_files", lambda summary: {})
 
 
 def drawn(folder, **measured):
@@ -221,12 +221,12 @@ def test_a_difference_between_two_that_know_nothing_decides_nothing():
     worse = {(variant, PAIRS): -0.4 for variant in ("15%", "40%")}  # chance is 0.5
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
     for effects in (worse | {("40%", PAIRS): -0.25}, worse):
-        told = summary_of(planted.results(["15%", "40%"], effects=effects, reference="15%"))
+        summary = summary_of(planted.results(["15%", "40%"], effects=effects, reference="15%"))
         for margin in (None, 0.9):
-            (one,) = claims.verdicts({"masking_rate": told}, [claim._replace(margin=margin)])
+            (one,) = claims.verdicts({"masking_rate": summary}, [claim._replace(margin=margin)])
             assert one.verdict == claims.NOT_INFORMATIVE
-    assert told.differences[0].is_significant is False
-    row = claims.rows({"masking_rate": told}, guide.paper_link, [claim])
+    assert summary.differences[0].is_significant is False
+    row = claims.rows({"masking_rate": summary}, guide.paper_link, [claim])
     assert "is shown to be better than the baseline (0.5)" in row
 
 
@@ -235,10 +235,10 @@ def test_a_claim_says_among_how_many_rates_was_chosen():
     made = planted.results(["15%", "40%"], reference="15%")
     row = claims.rows({"masking_rate": summary_of(made)}, guide.paper_link, [claim])
     assert "5 seeds, " in row and ", not tuned (" in row
-    told = summary_of(planted.tuned(made))
-    rates = len(told.tuned["40%"].losses)
+    summary = summary_of(planted.tuned(made))
+    rates = len(summary.tuned["40%"].losses)
     words = f", best of {rates} learning rates ("
-    row = claims.rows({"masking_rate": told}, guide.paper_link, [claim])
+    row = claims.rows({"masking_rate": summary}, guide.paper_link, [claim])
     assert rates > 1 and words in row
 
 
@@ -267,9 +267,9 @@ def no_difference(effect, margin, control=2.0):
     claim = claims.Claim(
         "So", "It is so.", "t5", "masking_rate", "bits_per_byte", "40%", "15%", margin
     )
-    told = {"masking_rate": summary_of(made)}
-    (one,) = claims.verdicts(told, [claim])
-    return one, claims.rows(told, guide.paper_link, [claim])
+    summaries = {"masking_rate": summary_of(made)}
+    (one,) = claims.verdicts(summaries, [claim])
+    return one, claims.rows(summaries, guide.paper_link, [claim])
 
 
 def test_no_difference_is_a_cost_below_the_margin():
@@ -311,8 +311,8 @@ def test_a_claim_below_the_bag_of_words_or_at_an_edge_is_not_informative():
             if m.figure.name == PAIRS
             for one in figures
         ]
-        told = summary_of(made._replace(measurements=[*made.measurements, *more]))
-        (found,) = claims.verdicts({"masking_rate": told}, [claim])
+        summary = summary_of(made._replace(measurements=[*made.measurements, *more]))
+        (found,) = claims.verdicts({"masking_rate": summary}, [claim])
         return found.verdict
 
     words = made.measurements[0].figure._replace(name=PAIRS + BAG_OF_WORDS, better="neither")
@@ -324,8 +324,8 @@ def test_a_claim_below_the_bag_of_words_or_at_an_edge_is_not_informative():
 
 def test_a_difference_of_one_seed_is_given_without_an_interval():
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", "classify", "b", "a")
-    told = {"masking_rate": summary_of(planted.results(["a", "b"], [0]))}
-    assert "**not informative**" in claims.rows(told, guide.paper_link, [claim])
+    summaries = {"masking_rate": summary_of(planted.results(["a", "b"], [0]))}
+    assert "**not informative**" in claims.rows(summaries, guide.paper_link, [claim])
 
 
 def test_a_claim_without_results_has_a_command():
@@ -369,8 +369,8 @@ def test_a_claim_of_no_difference_states_its_margin_with_the_unit():
 
 @pytest.mark.slow
 def test_fine_tuned_figures_of_the_kept_results_have_their_grid():
-    for name, told in kept().items():
-        parts = {column.name for column in told.parts}
+    for name, summary in kept().items():
+        parts = {column.name for column in summary.parts}
         for peak in [part for part in parts if part.endswith("/peak")]:
             assert {f"{peak}/smallest", f"{peak}/largest"} <= parts, name
 
@@ -379,7 +379,7 @@ def test_fine_tuned_figures_of_the_kept_results_have_their_grid():
 def test_the_front_page_says_what_the_pages_say():
     found = kept()
     readme = " ".join((DOCS.parent / "README.md").read_text().split())
-    runs = sum(len(told.trained) for told in found.values())
+    runs = sum(len(summary.trained) for summary in found.values())
     assert f"{runs} runs in {len(found)} comparisons" in readme
     some = [v.verdict for v in claims.verdicts(found)]
     for verdict in (*claims.COLORS, claims.MISSING):

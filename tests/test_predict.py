@@ -150,8 +150,8 @@ def slow(*case):
     ],
 )  # fmt: skip
 def test_each_run_does_what_it_was_trained_for(run_of, said, name, arguments, announced, form):
-    told, *others = said(f"--run={run_of(name)}", *arguments)
-    assert told.startswith(f"{run_of(name)}: {announced}")
+    heading, *others = said(f"--run={run_of(name)}", *arguments)
+    assert heading.startswith(f"{run_of(name)}: {announced}")
     assert re.search(form, "\n".join(others))
 
 
@@ -172,8 +172,8 @@ def test_the_probability_of_each_token_matches_the_file(run_of, said, tmp_path):
     assert [row.split()[-2:] for row in rows] == [
         [f"{np.exp(x):.3g}", f"{x:.3f}"] for _, x in record["token_log_probs"]
     ]
-    _, summary, told, _ = said(run, "--score", text * 8)
-    assert "over 72 tokens" in summary and told.startswith("--file and --out write")
+    _, summary, hint, _ = said(run, "--score", text * 8)
+    assert "over 72 tokens" in summary and hint.startswith("--file and --out write")
 
 
 @pytest.mark.slow
@@ -247,14 +247,14 @@ def test_answers_of_a_file(run_of, said, tmp_path, name):
     items = [{"text": text.get(name, "a" * k), "id": k} for k in (3, 1, 2)]
     file, out = write_items(tmp_path / "in.jsonl", items), tmp_path / "[out].jsonl"
     arguments = f"--run={run_of(name)}", f"--file={file}", f"--out={out}", "--batch_size=2"
-    told = said(*arguments)
-    assert told[-2].endswith("holds 3 answers.") and "[out].jsonl" in "".join(told)
+    printed = said(*arguments)
+    assert printed[-2].endswith("holds 3 answers.") and "[out].jsonl" in "".join(printed)
     found = read(out)
     assert [{key: line[key] for key in ("text", "id")} for line in found] == items
     assert all(line.keys() == FIELDS[name] | {"text", "id"} for line in found)
     before = out.read_bytes()
-    told = said(*arguments)
-    assert any("already holds 3 answers: continuing after them" in line for line in told)
+    printed = said(*arguments)
+    assert any("already holds 3 answers: continuing after them" in line for line in printed)
     assert out.read_bytes() == before
 
 
@@ -267,10 +267,10 @@ def test_few_shot_prompts_are_scored(run_of, said, tmp_path):
         )
         out = tmp_path / f"{field}.jsonl"
         template = f"--template=Q: {{q}}\\nA: {{{field}}}"
-        told = said(f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", template,
+        printed = said(f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", template,
                     f"--examples={example}", f"--answer={field}", "--stop=\\n")  # fmt: skip
         right = sum(line["answer"].strip() == line[kept] for line in read(out))
-        assert told[-2] == f"Exact match: {right} of 2 ({right / 2:.1%})."
+        assert printed[-2] == f"Exact match: {right} of 2 ({right / 2:.1%})."
         assert read(out)[0]["text"] == "Q: 1+1\nA: 2\n\nQ: 2+2\nA:"
         assert [line[kept] for line in read(out)] == ["4", "3"]
 
@@ -488,8 +488,8 @@ def test_killed_and_started_again(run_of, said, tmp_path):
     kept = out.read_bytes()
     assert 8 <= kept.count(b"\n") < 40
     out.write_bytes(kept + b'{"text": "half a li')
-    told = said(*how, f"--out={out}")
-    assert any(f"already holds {kept.count(bytes([10]))} answers" in line for line in told)
+    printed = said(*how, f"--out={out}")
+    assert any(f"already holds {kept.count(bytes([10]))} answers" in line for line in printed)
     whole, found = read(tmp_path / "whole.jsonl"), read(out)
     assert [(x["text"], x["answer"]) for x in found] == [(x["text"], x["answer"]) for x in whole]
 
@@ -501,8 +501,8 @@ def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
     command = [f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", "--mode=complete"]
     with atomic_writes.locked(out, "`predict`"):
         assert_named(fails(capsys, *command), out, "process")
-    told = said(*command)
-    assert '2 of them are an "error", which says why there is no answer.' in told
+    printed = said(*command)
+    assert '2 of them are an "error", which says why there is no answer.' in printed
     found = read(out)
     assert ["answer" in line for line in found] == [True, False, False, True]
     assert_named(found[1]["error"], "in.jsonl:2", "array")
@@ -512,8 +512,8 @@ def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
 def test_a_line_that_a_model_cannot_read_costs_no_other(run_of, said, tmp_path):
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     file.write_text("".join(json.dumps(x) + "\n" for x in ("a", "b <extra_id_0>", "x" * 40, "c")))
-    told = said(f"--run={run_of('causal')}", f"--file={file}", f"--out={out}")
-    assert '2 of them are an "error", which says why there is no answer.' in told
+    printed = said(f"--run={run_of('causal')}", f"--file={file}", f"--out={out}")
+    assert '2 of them are an "error", which says why there is no answer.' in printed
     found = read(out)
     assert ["answer" in line for line in found] == [True, False, False, True]
     assert_named(found[1]["error"], "'b <extra_id_0>'")

@@ -108,7 +108,7 @@ def test_what_a_kill_left_unmeasured_is_measured_by_the_next_command(trained, mo
 
 
 @pytest.mark.slow
-def test_a_eval_metric_that_refuses_an_earlier_checkpoint_alone_says_which(trained, monkeypatch):
+def test_an_eval_metric_that_refuses_an_earlier_checkpoint_alone_says_which(trained, monkeypatch):
     refused = [3]
 
     def measure(eval_metric, subject):
@@ -119,9 +119,9 @@ def test_a_eval_metric_that_refuses_an_earlier_checkpoint_alone_says_which(train
     monkeypatch.setattr(trials.kept_figures, "measure", measure)
     runs = pathlib.Path(trained).parent / "compared/runs.jsonl"
     # A figure at both checkpoints belongs to the run.
-    for power, told in ((4, "norm at step 3"), (6, "norm")):
+    for power, figure in ((4, "norm at step 3"), (6, "norm")):
         assert small.compare_here(trained, f"--gin.small.norm.power={power}") == 0
-        assert json.loads(runs.read_text())["refusals"] == {told: "too early"}
+        assert json.loads(runs.read_text())["refusals"] == {figure: "too early"}
         refused.append(6)
 
 
@@ -169,10 +169,10 @@ def test_what_is_compared_are_the_ends_alone(made):
 
 
 def test_a_curve_ends_with_the_mean_that_is_compared(made):
-    told = summary_of(made)
-    assert [*told.curves] == [column.name for column in told.columns]
-    for column in told.columns:
-        for variant, checkpoints in told.curves[column.name].items():
+    summary = summary_of(made)
+    assert [*summary.curves] == [column.name for column in summary.columns]
+    for column in summary.columns:
+        for variant, checkpoints in summary.curves[column.name].items():
             assert [c.spent.step for c in checkpoints] == [25, 50, 75, 100]
             assert checkpoints[-1].mean == pytest.approx(column.estimates[variant].mean)
 
@@ -197,12 +197,12 @@ def test_the_best_at_equal_tokens_flops_and_seconds(made):
         early = {"15%": 2.6, "30%": 2.5, "40%": 3.0}[one.variant]
         return one._replace(figure=one.figure._replace(value=early))
 
-    told = summary_of(made._replace(earlier=tuple(map(flat, made.earlier))))
-    (line,) = (x for x in wording.best_at_equal(told) if x.startswith("bits_per_byte"))
+    summary = summary_of(made._replace(earlier=tuple(map(flat, made.earlier))))
+    (line,) = (x for x in wording.best_at_equal(summary) if x.startswith("bits_per_byte"))
     tokens, flops, seconds = line.removeprefix("bits_per_byte, best mean: ").split("; ")
     assert tokens == "40% at 410k text tokens" and flops == "15% at 7.78T FLOPs"
     assert seconds == "40% at 61.7 seconds."
-    assert f"- {line}" in markdown(told)
+    assert f"- {line}" in markdown(summary)
 
 
 def test_of_equal_means_none_is_named_before_the_others(made):
@@ -223,16 +223,16 @@ def test_of_equal_means_none_is_named_before_the_others(made):
 
 def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):
     late = [one for one in made.earlier if one.variant != "40%" or one.spent.step == 75]
-    told = wording.best_at_equal(summary_of(made._replace(earlier=late)))
-    assert len(told) == 3 and not any("FLOPs" in line for line in told)
+    lines = wording.best_at_equal(summary_of(made._replace(earlier=late)))
+    assert len(lines) == 3 and not any("FLOPs" in line for line in lines)
     assert all("FLOPs" in line for line in wording.best_at_equal(summary_of(made)))
 
 
 @pytest.mark.slow
-def test_curves_are_drawn_over_all_three_and_told_as_numbers(made):
-    told = summary_of(made)
-    text = page(told)
-    for line in wording.best_at_equal(told):
+def test_curves_are_drawn_over_all_three_and_listed_as_numbers(made):
+    summary = summary_of(made)
+    text = page(summary)
+    for line in wording.best_at_equal(summary):
         assert line in text
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
     pages.assert_elements_are_closed(text)
@@ -240,11 +240,11 @@ def test_curves_are_drawn_over_all_three_and_told_as_numbers(made):
     assert [text.count(f'<div class="over{k}">') for k in range(3)] == [3, 3, 3]
     for over in ("text tokens", "FLOPs", "seconds"):
         assert text.count(f">{over}</text>") == 3
-    table = tables.eval_metric_curves(told)
+    table = tables.eval_metric_curves(summary)
     assert len(table.rows) == 3 * 4 and table.rows[0][:5] == ["15%", "25", "102k", "1.95T", "15.4"]
-    first = told.curves["minimal_pairs"]["15%"][0].mean
+    first = summary.curves["minimal_pairs"]["15%"][0].mean
     assert table.rows[0][5] == f"{first:.3f}"
-    assert f"| {' | '.join(table.rows[0])} |" in markdown(told)
+    assert f"| {' | '.join(table.rows[0])} |" in markdown(summary)
 
 
 @pytest.mark.slow

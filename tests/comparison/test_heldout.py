@@ -132,21 +132,21 @@ def test_a_term_without_a_baseline_does_not_count_in_the_mean(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "trained, told",
+    "trained, note",
     [
         (prefix_lm, "The model was trained on this kind of noise (prefix_lm)."),
         (ul2, "The model was trained on this kind of noise (span_corruption, prefix_lm)."),
         (causal_lm, ""),
     ],
 )
-def test_objectives_that_a_run_was_trained_on_are_told(trained, told, monkeypatch):
+def test_objectives_that_a_run_was_trained_on_are_noted(trained, note, monkeypatch):
     score = Score("all", "tokens", 1.0, 2.0, 10)
     monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
     one = subject("encoder_decoder")
     recipe = one.plan.recipe._replace(objective=trained(tiny.IDS))
     run = types.SimpleNamespace(plan=one.plan._replace(recipe=recipe), saved=one.saved)
     mean, *_ = loss_under(run, objectives=["span_corruption", "prefix_lm"], row_tokens=ROW)
-    assert mean.note == told and mean.value == 0.5
+    assert mean.note == note and mean.value == 0.5
 
 
 def test_an_objective_that_the_vocabulary_cannot_have_is_one_that_cannot_be_computed(monkeypatch):
@@ -193,7 +193,7 @@ def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
 
 
 @pytest.mark.slow
-def test_rows_longer_than_those_of_training_are_told():
+def test_rows_longer_than_those_of_training_are_noted():
     one = subject("decoder")
     short = dataclasses.replace(one.plan.run, sequence_lengths={"decoder": 16})
     one = types.SimpleNamespace(plan=one.plan._replace(run=short), saved=one.saved)

@@ -138,22 +138,22 @@ def made(seeds=(0, 1), **changes):
 
 
 def test_a_pilot_says_what_the_differences_that_it_saw_take():
-    told = pilot_of(summary_of(made()), 5)
-    floor, bits, classify = told.prospects
-    assert "baseline" in floor.leave_out and not floor.needs and told.tested == 4
+    pilot = pilot_of(summary_of(made()), 5)
+    floor, bits, classify = pilot.prospects
+    assert "baseline" in floor.leave_out and not floor.needs and pilot.tested == 4
     assert not bits.leave_out and bits.needs[0].difference == "40% against 15%"
     need, level = bits.needs[0], LEVEL / 4
     assert need.seeds == seeds_for(abs(need.size) / bits.noise.deviation, level)
     assert need.least <= need.seeds <= need.most and len(bits.needs) == 2
     assert bits.found == pytest.approx(bits.noise.deviation * effect_found(5, level))
     assert classify.needs[0].size > 0.2  # Both are better than 15% by the planted effect.
-    assert told.seconds == pytest.approx(3 * (61.5 + 1 + 0.05)) and told.seeds == [0, 1]
-    assert told.flops == pytest.approx(3 * 1.9e7 * 1.01 * 409_600)
+    assert pilot.seconds == pytest.approx(3 * (61.5 + 1 + 0.05)) and pilot.seeds == [0, 1]
+    assert pilot.flops == pytest.approx(3 * 1.9e7 * 1.01 * 409_600)
 
 
 def test_a_smallest_effect_takes_the_place_of_those_seen():
-    told = pilot_of(summary_of(made(smallest_effects={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
-    _, bits, classify = told.prospects
+    pilot = pilot_of(summary_of(made(smallest_effects={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
+    _, bits, classify = pilot.prospects
     (need,) = bits.needs
     level = LEVEL / 2 / 4  # number of looks
     ends = [seeds_for(0.04 / end, level) for end in bits.noise.interval]
@@ -249,8 +249,8 @@ def test_a_eval_metric_without_noise_promises_nothing():
     twice = [m._replace(seed=seed) for m in same.measurements for seed in (0, 1)]
     runs = [run._replace(seed=seed) for run in same.runs for seed in (0, 1)]
     found = same._replace(measurements=twice, runs=runs)
-    told = pilot_of(summary_of(found), 5)
-    assert all(one.noise == PairedNoise(0.0, 2) and not one.needs for one in told.prospects)
+    pilot = pilot_of(summary_of(found), 5)
+    assert all(one.noise == PairedNoise(0.0, 2) and not one.needs for one in pilot.prospects)
     assert "none seen" in printed(found)
 
 

@@ -120,14 +120,15 @@ def test_reports_show_the_notes_of_figures():
             changed["classify"] = dict(value=NAN, note="No mean:\n<no> head.")
         return one._replace(figure=figure._replace(**changed.get(figure.name, {})))
 
-    told = summary_of(made._replace(measurements=[noted(one) for one in made.measurements]))
-    assert wording.notes(told) == ["minimal_pairs: 9 pairs", "classify (30% and 40%): of 60 texts"]
-    assert wording.refused(told) == ["15% has no figure for classify: No mean: <no> head."]
-    short, text = markdown(told), page(told)
+    summary = summary_of(made._replace(measurements=[noted(one) for one in made.measurements]))
+    notes = ["minimal_pairs: 9 pairs", "classify (30% and 40%): of 60 texts"]
+    assert wording.notes(summary) == notes
+    assert wording.refused(summary) == ["15% has no figure for classify: No mean: <no> head."]
+    short, text = markdown(summary), page(summary)
     assert "- minimal_pairs: 9 pairs\n- classify (30% and 40%): of 60 texts\n" in short
     assert "<li>minimal_pairs: 9 pairs</li>" in text and "No mean: &lt;no&gt; head." in text
     console = Console(width=120, record=True, file=open("/dev/null", "w"))
-    report.print_summary(console, told)
+    report.print_summary(console, summary)
     assert "15% has no figure for classify: No mean" in console.export_text()
 
 
@@ -215,14 +216,14 @@ def test_a_unit_that_the_name_says_is_said_once(made, capsys):
         m._replace(figure=m.figure._replace(name=m.figure.name.replace("bits_per_byte", both)))
         for m in made.measurements
     ]
-    told = summary_of(made._replace(measurements=named))
-    report.print_summary(Console(width=200), told)
-    charted = "".join(charts.chart_files(told).values())
+    summary = summary_of(made._replace(measurements=named))
+    report.print_summary(Console(width=200), summary)
+    charted = "".join(charts.chart_files(summary).values())
     twice = re.compile(rf"{re.escape(both)}(?:<[^>]*>|\W)*bits per byte")
-    for said in capsys.readouterr().out, markdown(told), page(told), charted:
+    for said in capsys.readouterr().out, markdown(summary), page(summary), charted:
         assert both in said and not twice.search(said)
-    assert f"{both} (lower is better)" in markdown(told)
-    assert "classify (share, higher is better)" in markdown(told)
+    assert f"{both} (lower is better)" in markdown(summary)
+    assert "classify (share, higher is better)" in markdown(summary)
 
 
 @pytest.mark.slow
@@ -232,9 +233,9 @@ def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
     two = [m for m in made.measurements if m.variant != "30%" and m.figure.name == "classify"]
     runs = [run for run in made.runs if run.variant != "30%"]
     one_seed = [m for m in two if m.seed == 0]
-    told = summary_of(made._replace(measurements=one_seed, runs=runs))
-    assert len(told.differences) == 1
-    assert "<summary>Differences</summary>" in page(told)  # One seed cannot be tested.
+    summary = summary_of(made._replace(measurements=one_seed, runs=runs))
+    assert len(summary.differences) == 1
+    assert "<summary>Differences</summary>" in page(summary)  # One seed cannot be tested.
 
 
 def test_parts_are_shown_and_said_to_be_without_claims(made, text):
@@ -261,12 +262,12 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
 
 
 @pytest.mark.slow
-def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
+def test_what_is_left_of_a_difference_that_was_solved_is_stated(made):
     lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
     found = summary_of(made._replace(setup=made.setup._replace(variants=lines)))
-    told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs per token compared with 15%."
-    assert equality.matched(found) == [told]
-    assert told in page(found) and told in markdown(found)
+    sentence = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs per token compared with 15%."
+    assert equality.matched(found) == [sentence]
+    assert sentence in page(found) and sentence in markdown(found)
 
 
 def test_the_best_is_the_lowest_where_lower_is_better(made):
@@ -299,15 +300,15 @@ def test_a_setting_with_a_slash_makes_no_part(made):
     assert len(found.parts) == 6 and len(found.differences) == 6
 
 
-def test_figures_of_fewer_seeds_are_told(made):
+def test_figures_of_fewer_seeds_are_stated(made):
     """A variant without its diverged runs looks as good as the others."""
     diverged = [
         m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
         for m in made.measurements
     ]
     short = wording.in_short(summary_of(made._replace(measurements=diverged)))
-    told = [line.partition(".")[0] for line in short if "has figures for" in line]
-    assert told == ["30% has figures for 4 of 5 seeds", "40% has figures for 3 of 5 seeds"]
+    counts = [line.partition(".")[0] for line in short if "has figures for" in line]
+    assert counts == ["30% has figures for 4 of 5 seeds", "40% has figures for 3 of 5 seeds"]
 
 
 def test_the_first_of_few_points_is_in_the_chart():
@@ -409,8 +410,8 @@ def test_numbers_in_words(got, expected):
 
 @pytest.mark.slow
 def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
-    told = summary_of(planted.tuned(made))
-    tried = tables.tuning_trials(told)
+    summary = summary_of(planted.tuned(made))
+    tried = tables.tuning_trials(summary)
     assert tried.heads == [
         "", "optimizers.warmup_cosine.peak", "25% of the steps", "50% of the steps"
     ]  # fmt: skip
@@ -428,8 +429,8 @@ def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
         "of its steps. Chosen: 15% 0.1, 30% 0.1, 40% 0.03.",
         "30%: the best of 3 values is the largest, 0.1, so try larger values.",
     )
-    short, whole, console = markdown(told), page(told), Console(width=200, record=True)
-    terminal_report.print_summary(console, told)
+    short, whole, console = markdown(summary), page(summary), Console(width=200, record=True)
+    terminal_report.print_summary(console, summary)
     for text in (short, whole, console.export_text()):
         assert all(line in text for line in lines) and "40%: the best of" not in text
         assert "diverged" in text
@@ -441,9 +442,9 @@ def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
 def test_a_smallest_value_may_be_the_best(made):
     tuned = planted.tuned(made)
     tuning_trials = [t._replace(loss=t.value) for t in tuned.tuning_trials if t.round == 0]
-    told = summary_of(tuned._replace(tuning_trials=tuning_trials))
+    summary = summary_of(tuned._replace(tuning_trials=tuning_trials))
     line = "15%: the best of 3 values is the smallest, 0.01, so try smaller values."
-    assert wording.tuning(told)[1] == line
+    assert wording.tuning(summary)[1] == line
 
 
 @pytest.mark.parametrize(
@@ -463,9 +464,9 @@ def test_a_smallest_value_may_be_the_best(made):
     ],
 )
 def test_a_report_says_at_its_top_what_was_not_tuned(made, rates, expected):
-    told = summary_of(made._replace(setup=made.setup._replace(learning_rates=rates)))
-    assert expected in markdown(told).splitlines()[4]
-    assert wording.TRIALS_TITLE not in markdown(told)
+    summary = summary_of(made._replace(setup=made.setup._replace(learning_rates=rates)))
+    assert expected in markdown(summary).splitlines()[4]
+    assert wording.TRIALS_TITLE not in markdown(summary)
 
 
 @pytest.mark.slow

@@ -100,13 +100,13 @@ def test_a_model_that_has_learnt_nothing_saves_nothing(few, monkeypatch):
 @pytest.mark.slow
 def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypatch):
     """A model writes every answer correctly except the last. The figures are computed by hand."""
-    told = dict(FEW["validation"])
+    answers = dict(FEW["validation"])
     last = FEW["validation"][-1][0]
 
     def written(trained, mode, items, options):
         assert mode == "respond" and options.decoding.max_new == 4
-        told[last] = "no words"
-        return [{"answer": told[item["text"]]} for item in items]
+        answers[last] = "no words"
+        return [{"answer": answers[item["text"]]} for item in items]
 
     monkeypatch.setattr(writing, "answer", written)
     monkeypatch.setattr(writing, "_finetuned", lambda model, *_: (model, Peak(0.1, [0.1])))

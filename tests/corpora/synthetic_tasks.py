@@ -14,6 +14,6 @@ def shares_of_reader(
     right: dict[str, list[float]] = {}
     for question in task.questions:
         answer = read(question)
-        told = question.chance if answer is None else answer in question.answers[: question.right]
-        right.setdefault(question.kind, []).append(float(told))
-    return {kind: float(np.mean(told)) for kind, told in right.items()}
+        share = question.chance if answer is None else answer in question.answers[: question.right]
+        right.setdefault(question.kind, []).append(float(share))
+    return {kind: float(np.mean(shares)) for kind, shares in right.items()}

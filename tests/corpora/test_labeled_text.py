@@ -106,10 +106,13 @@ def documents(corpus):
     """Returns pairs (text, label or answer) of two training epochs, and of the held-out text."""
     stream = corpus.open_shard(0, 1)
     pieces = [stream.next_document() for _ in range(2 * (len(LINES) + 20))]
-    return [{told(corpus, piece) for piece in some} for some in (pieces, corpus.heldout(10**6))]
+    return [
+        {text_and_label(corpus, piece) for piece in some}
+        for some in (pieces, corpus.heldout(10**6))
+    ]
 
 
-def told(corpus, piece):
+def text_and_label(corpus, piece):
     if piece.labels is not None:
         (number,) = set(piece.labels.tolist())
         return corpus.codec.decode(piece.tokens), corpus.classes[number]

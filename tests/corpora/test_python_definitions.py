@@ -86,10 +86,10 @@ def test_a_single_side_of_a_pair_does_not_show_whether_it_belongs(part):
     pairs = pair_examples()[part]
     assert len(pairs) >= 8
     for side in ("docstring", "code"):
-        told = collections.defaultdict(list)
+        belongs = collections.defaultdict(list)
         for pair in pairs:
-            told[getattr(pair, side)].append(pair.belongs)
-        assert all(sorted(some) == [False, True] for some in told.values())
+            belongs[getattr(pair, side)].append(pair.belongs)
+        assert all(sorted(some) == [False, True] for some in belongs.values())
     own = dict(definition_examples()[part])
     assert all((own[pair.docstring] == pair.code) == pair.belongs for pair in pairs)
 

@@ -147,7 +147,7 @@ def _arranging(build, size: int, slack: int):
 
 
 @functools.cache
-def arranged(build, document: tuple[int, ...], key: int, slack: int = 0, **columns):
+def corrupted_document(build, document: tuple[int, ...], key: int, slack: int = 0, **columns):
     """Returns a document after corruption: (its features, {layout: the model's arrays})."""
     arrange = _arranging(build, len(document), slack)
     columns = {name: jnp.array(column, jnp.int32) for name, column in columns.items()}

@@ -9,7 +9,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.inference.answering.classifying import classify, judge, tag
-from tests.inference.runs import CLASSES, CODEC, IDS, TEXT, arranged, live, trained
+from tests.inference.runs import CLASSES, CODEC, IDS, TEXT, corrupted_document, live, trained
 from tests.refusals import refuses
 
 TEXTS = ["tea", "Ada wrote it, and Alan read it", "a", "é!"]
@@ -24,7 +24,7 @@ def model(objective, num_classes=3, classes=CLASSES, builder="encoder", **settin
 def logits_of_training(one, build, text, label, head):
     """Returns f32[slots, classes] for the document that the input pipeline makes of a text."""
     document = tuple(CODEC.encode(text))
-    _, batch = arranged(build, document, 0, labels=(label,) * len(document))
+    _, batch = corrupted_document(build, document, 0, labels=(label,) * len(document))
     return logits_of(one, batch[one.model.layout], head)
 
 
@@ -84,7 +84,7 @@ def test_tags_are_as_in_training(builder):
 def test_pairs_are_as_in_training():
     build = objectives.sentence_order_prediction
     one = model("sentence_order_prediction", classes=())
-    features, batch = arranged(build, tuple(CODEC.encode(TEXT)), 0)
+    features, batch = corrupted_document(build, tuple(CODEC.encode(TEXT)), 0)
     inputs = live(features, "inputs")
     sep = inputs.index(IDS.sep)
     a, b = CODEC.decode(inputs[1:sep]), CODEC.decode(inputs[sep + 1 : -1])

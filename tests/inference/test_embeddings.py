@@ -12,7 +12,7 @@ from pretrax.inference.answering.embeddings import embed
 from pretrax.inference.answering.states import token_states
 from pretrax.inference.trained import Trained, prompt_form
 from pretrax.objectives.losses import at_slots
-from tests.inference.runs import CODEC, IDS, arranged, trained
+from tests.inference.runs import CODEC, IDS, corrupted_document, trained
 from tests.models.small_models import top
 from tests.refusals import refuses
 
@@ -22,7 +22,7 @@ TEXTS = ("Ada wrote it", "and Alan read it, twice at least, before tea")
 @functools.cache
 def pooled(build, one, document, **columns):
     """Returns f32[texts, E]: the vectors of a document that the loss compares."""
-    _, batch = arranged(build, document, 0, **columns)
+    _, batch = corrupted_document(build, document, 0, **columns)
     batch = {name: jnp.asarray(x)[None] for name, x in batch["encoder"].items()}
 
     @jax.jit

@@ -32,7 +32,7 @@ def states_of_masks(one, texts, masked):
     )
 
 
-def arranged(features, lengths):
+def one_row_batch(features, lengths):
     features = {name: jnp.asarray(x, jnp.int32) for name, x in features.items()}
     row = layouts.decoder.arrange(features | {"member": jnp.int32(0)}, lengths, IDS.bos, 1)
     return jax.tree.map(lambda x: x[None], row)
@@ -49,7 +49,7 @@ def test_a_shuffled_model_predicts_masks_as_in_training():
         "targets_positions": [0, *ORDER[:-1]],
         "targets_block_positions": ORDER + 1,
     }
-    batch = arranged(features, {"decoder": 6, "predict": 6})
+    batch = one_row_batch(features, {"decoder": 6, "predict": 6})
     expected = one.model.apply(one.params, batch).hidden["top"][0, GIVEN]
     found = states_of_masks(one, TEXTS, [ORDER[GIVEN:], [1]])[0, ORDER[GIVEN]]
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -75,7 +75,7 @@ def test_a_model_of_groups_predicts_masks_as_in_training():
         "labels_slots": np.arange(6),
         "labels_weights": np.ones(6),
     }
-    batch = arranged(features, {"decoder": 6, "copies": 6, "predict": 6})
+    batch = one_row_batch(features, {"decoder": 6, "copies": 6, "predict": 6})
     expected = one.model.apply(one.params, batch).hidden["noised"][0, GIVEN:]
     found = states_of_masks(one, TEXTS, [ORDER[GIVEN:], [1]])[0, ORDER[GIVEN:]]
     np.testing.assert_allclose(found, expected, atol=1e-5)

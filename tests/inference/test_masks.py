@@ -22,7 +22,7 @@ from pretrax.inference.answering.masks import (
 )
 from pretrax.inference.trained import allowed_token_mask, prompt_form
 from pretrax.objectives import PromptForm
-from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
+from tests.inference.runs import CODEC, IDS, TEXT, corrupted_document, live, trained
 from tests.refusals import refuses
 
 DOCUMENT = tuple(CODEC.encode(TEXT))
@@ -82,7 +82,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
     build = BUILDERS.get(objective) or getattr(objectives, objective)
     one = model(name)
     for key in range(3):
-        features, expected = arranged(build, DOCUMENT, key)
+        features, expected = corrupted_document(build, DOCUMENT, key)
         frame = (IDS.bos, IDS.cls, IDS.sep)
         read = [token for token in live(features, "inputs") if token not in frame]
         if IDS.mask in read:

@@ -20,7 +20,7 @@ from pretrax.inference.prompting.prompts import (
 )
 from pretrax.inference.trained import mode_of
 from pretrax.objectives import PromptForm
-from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
+from tests.inference.runs import CODEC, IDS, TEXT, corrupted_document, live, trained
 from tests.refusals import refuses
 
 KEYS = range(3)
@@ -28,7 +28,7 @@ BOTH = ("encoder_decoder", "decoder")
 
 
 def assert_same_form(layout, prompt, expected):
-    """Checks that the arranged row begins with the whole prompt, in the same slots."""
+    """Checks that the corrupted row begins with the whole prompt, in the same slots."""
     prompts = batch_prompts(layout, [prompt], IDS)
     assert {"decoder_input_tokens", "decoder_key_intervals"} <= prompts.batch.keys()
     for name, array in prompts.batch.items():
@@ -88,7 +88,7 @@ def test_texts_that_are_read(name, layout):
     one = trained(layout, name)
     assert mode_of(one) == READ[name]
     for key in KEYS:
-        features, expected = arranged(getattr(objectives, name), DOCUMENT, key, slack=3)
+        features, expected = corrupted_document(getattr(objectives, name), DOCUMENT, key, slack=3)
         *read, eos = live(features, "inputs")
         assert eos == IDS.eos
         prompt = asked(one, text_of(read))
@@ -107,7 +107,7 @@ DENOISERS = {
 @pytest.mark.parametrize("denoiser", [None, "R", "X", "S"])
 def test_denoisers_of_ul2(denoiser, layout):
     """Without a denoiser, a text with blanks gets R."""
-    features, expected = arranged(DENOISERS[denoiser or "R"], DOCUMENT, 1)
+    features, expected = corrupted_document(DENOISERS[denoiser or "R"], DOCUMENT, 1)
     mode, *read, _ = live(features, "inputs")
     assert mode == IDS.mode(denoiser or "R")
     denoiser = None if denoiser == "S" else denoiser  # a text without a blank gets the same prompt
@@ -156,7 +156,7 @@ ANSWERS = {
 def test_text_to_text(layout, mode):
     given, answer = CODEC.encode("translate: tea"), CODEC.encode("Tee")
     parts = (0,) * len(given) + (1,) * len(answer)
-    _, expected = arranged(ANSWERS[mode], (*given, *answer), 0, slack=2, parts=parts)
+    _, expected = corrupted_document(ANSWERS[mode], (*given, *answer), 0, slack=2, parts=parts)
     one = trained(layout)._replace(prompt_forms=ANSWERS[mode](IDS).facts.prompt_forms)
     prompt = asked(one, "translate: tea")
     assert_same_form(layout, prompt, expected[layout])
@@ -166,7 +166,7 @@ def test_text_to_text(layout, mode):
 
 
 def test_causal_language_modeling():
-    _, expected = arranged(objectives.causal_lm, DOCUMENT, 0)
+    _, expected = corrupted_document(objectives.causal_lm, DOCUMENT, 0)
     for end in (1, 13, len(TEXT) - 1):
         prompt = asked(trained("decoder", "causal_lm"), TEXT[:end])
         assert_same_form("decoder", prompt, expected["decoder"])
@@ -177,7 +177,7 @@ PSM = functools.partial(objectives.fill_in_the_middle, rate=1, spm_rate=0)
 
 @pytest.mark.parametrize("key", range(4))
 def test_fill_in_the_middle(key):
-    features, expected = arranged(PSM, DOCUMENT, key)
+    features, expected = corrupted_document(PSM, DOCUMENT, key)
     targets = live(features, "targets")
     before, after, middle = (targets.index(i) for i in IDS.fim)
     prompt = prompts.middle_prompt(
@@ -206,7 +206,7 @@ def answered_by(true, monkeypatch):
 def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
     """If earlier answers are the true texts, a prompt is the row up to the next blank's text."""
     for key in range(40):
-        features, expected = arranged(objectives.causal_masking, DOCUMENT, key)
+        features, expected = corrupted_document(objectives.causal_masking, DOCUMENT, key)
         targets = live(features, "targets")
         spans = [i for i, token in enumerate(targets) if token in IDS.sentinels]
         if len(spans) >= 6:
@@ -232,7 +232,7 @@ def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
     """The row's spans are in the order of the text, in which they are prompted."""
     number = 3
     for key in range(400):
-        features, expected = arranged(objectives.blank_infilling, DOCUMENT, key)
+        features, expected = corrupted_document(objectives.blank_infilling, DOCUMENT, key)
         places = features["targets_positions"][features["targets_segments"] > 0].tolist()
         if len(set(places)) == number and places == sorted(places):
             break
@@ -269,7 +269,9 @@ def test_fields_of_a_template_have_names():
 def test_dialogue_asks_for_its_last_answer():
     turns = [CODEC.encode(text) for text in ("hello", "hi!", "who is it?", "me")]
     parts = tuple(number for number, turn in enumerate(turns) for _ in turn)
-    features, expected = arranged(objectives.dialogue, tuple(sum(turns, [])), 0, parts=parts)
+    features, expected = corrupted_document(
+        objectives.dialogue, tuple(sum(turns, [])), 0, parts=parts
+    )
     written = live(features, "targets")
     separators = [i for i, token in enumerate(written) if token == IDS.sep]
     model = trained("decoder", "dialogue")

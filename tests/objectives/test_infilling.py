@@ -230,11 +230,11 @@ def test_a_decoder_is_given_the_mask_s_position_and_the_place_in_the_block():
     lengths = objective.lengths(1)
 
     @quick_jit
-    def arranged(key):
+    def features_and_batch(key):
         features = objective.corrupt(key, row, row, lengths, 1) | {"member": row.member}
         return features, layouts.decoder.arrange(features, {"decoder": 3}, IDS.bos, 1)
 
-    features, got = arranged(jax.random.key(0))
+    features, got = features_and_batch(jax.random.key(0))
     assert got["decoder_input_tokens"].tolist() == [IDS.mask, IDS.bos, token]
     assert got["decoder_positions"].tolist() == [0, 0, 0]
     assert got["decoder_block_positions"].tolist() == [0, 1, 2]

@@ -131,7 +131,7 @@ def examples(name):
 
 
 @functools.cache
-def arranged(name, kind):
+def arranged_examples(name, kind):
     """Returns (stack lengths, features of the layout) of the examples."""
     (features, planned), layout = examples(name), layouts.LAYOUTS[kind]
     stacks = {stack: slots and slots + SLACK for stack, slots in layout.lengths(planned).items()}
@@ -147,7 +147,7 @@ def rows(name, kind):
     for i in range(len(features["member"])):
         yield (
             corrupted_documents(features_of(features, i)),
-            features_of(arranged(name, kind)[1], i),
+            features_of(arranged_examples(name, kind)[1], i),
         )
 
 
@@ -176,9 +176,9 @@ def self_mask(lengths, size, bidirectional):
 @pytest.mark.parametrize("name", ["permutation", "copies of several members"])
 def test_the_order_of_registration_changes_nothing(name):
     """A noised copy has the positions and intervals that other streams give its slot."""
-    _, expected = arranged(name, "decoder")
+    _, expected = arranged_examples(name, "decoder")
     with mock.patch.dict(STREAMS, dict(reversed(STREAMS.items())), clear=True):
-        _, got = arranged.__wrapped__(name, "decoder")
+        _, got = arranged_examples.__wrapped__(name, "decoder")
     assert got.keys() == expected.keys()
     for column, values in got.items():
         np.testing.assert_array_equal(values, expected[column], err_msg=column)
@@ -192,7 +192,7 @@ encoder_decoders = pytest.mark.parametrize("name", ENCODER_DECODERS)
 @pytest.mark.sampled
 @encoder_decoders
 def test_encoder_and_decoder_get_documents_positions_and_segments(name):
-    stacks, _ = arranged(name, "encoder_decoder")
+    stacks, _ = arranged_examples(name, "encoder_decoder")
     for documents, got in rows(name, "encoder_decoder"):
         for stack, stream, tokens in (
             ("encoder", "inputs", "encoder_input_tokens"),
@@ -211,7 +211,7 @@ def test_encoder_and_decoder_get_documents_positions_and_segments(name):
 @pytest.mark.sampled
 @encoder_decoders
 def test_decoder_is_given_bos_and_all_but_the_last_token_of_each_document(name):
-    stacks, _ = arranged(name, "encoder_decoder")
+    stacks, _ = arranged_examples(name, "encoder_decoder")
     for documents, got in rows(name, "encoder_decoder"):
         shifted = [token for x in documents.values() for token in [BOS, *x.targets[:-1]]]
         assert got["decoder_input_tokens"].tolist() == padded(shifted, stacks["decoder"])
@@ -219,7 +219,7 @@ def test_decoder_is_given_bos_and_all_but_the_last_token_of_each_document(name):
 
 @encoder_decoders
 def test_encoder_sees_its_document_both_ways(name):
-    E = arranged(name, "encoder_decoder")[0]["encoder"]
+    E = arranged_examples(name, "encoder_decoder")[0]["encoder"]
     for documents, got in rows(name, "encoder_decoder"):
         lengths = [len(x.inputs) for x in documents.values()]
         mask = dense(got["encoder_key_intervals"], E)
@@ -228,7 +228,7 @@ def test_encoder_sees_its_document_both_ways(name):
 
 @encoder_decoders
 def test_decoder_sees_its_document_up_to_itself(name):
-    T = arranged(name, "encoder_decoder")[0]["decoder"]
+    T = arranged_examples(name, "encoder_decoder")[0]["decoder"]
     for documents, got in rows(name, "encoder_decoder"):
         lengths = [len(x.targets) for x in documents.values()]
         mask = dense(got["decoder_key_intervals"], T)
@@ -237,7 +237,7 @@ def test_decoder_sees_its_document_up_to_itself(name):
 
 @encoder_decoders
 def test_cross_attention_sees_the_inputs_of_its_own_document(name):
-    stacks, _ = arranged(name, "encoder_decoder")
+    stacks, _ = arranged_examples(name, "encoder_decoder")
     for documents, got in rows(name, "encoder_decoder"):
         of_key = padded([d for d in documents for _ in documents[d].inputs], stacks["encoder"])
         of_query = padded([d for d in documents for _ in documents[d].targets], stacks["decoder"])
@@ -312,7 +312,7 @@ def _places(document, length):
 @pytest.mark.sampled
 @single_stacks
 def test_one_stack_joins_inputs_and_targets_document_by_document_without_gaps(name, stack):
-    T = arranged(name, stack)[0][stack]
+    T = arranged_examples(name, stack)[0][stack]
     for documents, got in rows(name, stack):
         joined = {d: [*x.inputs, *[BOS, *given_targets(x)][:-1]] for d, x in documents.items()}
         for d, x in documents.items():
@@ -331,7 +331,7 @@ def test_one_stack_joins_inputs_and_targets_document_by_document_without_gaps(na
 @pytest.mark.sampled
 @pytest.mark.parametrize("name, stack", ONE_INTERVAL)
 def test_one_stack_sees_all_inputs_of_its_document_and_the_targets_before_it(name, stack):
-    T = arranged(name, stack)[0][stack]
+    T = arranged_examples(name, stack)[0][stack]
     for documents, got in rows(name, stack):
         inputs = [len(x.inputs) for x in documents.values()]
         lengths = [len(x.inputs) + len(x.targets) for x in documents.values()]
@@ -340,7 +340,7 @@ def test_one_stack_sees_all_inputs_of_its_document_and_the_targets_before_it(nam
 
 
 def test_noised_copies_see_their_own_block_and_the_inputs_before_it():
-    size, (stacks, _) = 8, arranged("block_diffusion", "decoder")
+    size, (stacks, _) = 8, arranged_examples("block_diffusion", "decoder")
     T = stacks["decoder"]
     for documents, got in rows("block_diffusion", "decoder"):
         own, before, up_to = np.eye(T, dtype=bool), np.zeros((T, T), bool), np.eye(T, dtype=bool)
@@ -362,7 +362,7 @@ def test_noised_copies_see_their_own_block_and_the_inputs_before_it():
 
 
 def test_an_encoder_reads_blocks_and_a_decoder_their_noised_copies():
-    size, (stacks, _) = 8, arranged("block_diffusion", "encoder_decoder")
+    size, (stacks, _) = 8, arranged_examples("block_diffusion", "encoder_decoder")
     E, T = stacks["encoder"], stacks["decoder"]
     for documents, got in rows("block_diffusion", "encoder_decoder"):
         own, up_to = np.eye(T, dtype=bool), np.eye(E, dtype=bool)
@@ -393,7 +393,7 @@ def test_an_encoder_reads_blocks_and_a_decoder_their_noised_copies():
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_a_token_sees_those_before_it_and_a_share_of_those_ahead(stack):
-    T = arranged("diffusion_ahead", stack)[0][stack]
+    T = arranged_examples("diffusion_ahead", stack)[0][stack]
     for documents, got in rows("diffusion_ahead", stack):
         expected, first = np.eye(T, dtype=bool), 0
         for x in documents.values():
@@ -441,7 +441,7 @@ def test_rows_of_another_member_have_no_noised_copies():
 @pytest.mark.sampled
 @single_stacks
 def test_targets_are_predicted_where_the_one_before_is_read_and_labels_in_place(name, stack):
-    stacks, features = arranged(name, stack)
+    stacks, features = arranged_examples(name, stack)
     P = stacks["predict"]
     if not P:
         assert not streams_of(name) & {"targets", "labels"}
@@ -486,7 +486,7 @@ def test_pools_stand_at_the_cls_of_their_own_segment(name, stack):
 @pytest.mark.parametrize("stack", ["decoder", "encoder"])
 @pytest.mark.parametrize("name", [n for n in NAMES if "types" in streams_of(n)])
 def test_types_go_with_their_tokens(name, stack):
-    T, both = arranged(name, stack)[0][stack], set()
+    T, both = arranged_examples(name, stack)[0][stack], set()
     for documents, got in rows(name, stack):
         types = sum((x.columns["inputs_types"] for x in documents.values()), [])
         assert got[f"{stack}_types"].tolist() == padded(types, T)
@@ -497,7 +497,7 @@ def test_types_go_with_their_tokens(name, stack):
 @pytest.mark.parametrize("name", ["blanks", "on one decoder"])
 def test_targets_at_other_places_have_their_own_positions(name):
     """In a mixture, the targets of another member still have consecutive positions."""
-    T, members = arranged(name, "decoder")[0]["decoder"], set()
+    T, members = arranged_examples(name, "decoder")[0]["decoder"], set()
     for documents, got in rows(name, "decoder"):
         positions, blocks = [], []
         for x in documents.values():
@@ -516,7 +516,7 @@ def test_targets_at_other_places_have_their_own_positions(name):
 def test_rates_are_passed_on():
     for stack in ("decoder", "encoder"):
         np.testing.assert_array_equal(
-            arranged("diffusion", stack)[1]["rates"], examples("diffusion")[0]["rates"]
+            arranged_examples("diffusion", stack)[1]["rates"], examples("diffusion")[0]["rates"]
         )
 
 
@@ -525,7 +525,7 @@ def test_rates_are_passed_on():
 
 @every_arrangement
 def test_no_query_is_without_keys_and_everything_is_int32(name, kind):
-    stacks, features = arranged(name, kind)
+    stacks, features = arranged_examples(name, kind)
     assert {x.dtype for x in features.values()} == {np.dtype("int32")}
     for key, intervals in features.items():
         if key.endswith("key_intervals"):  # Intervals of noised copies over inputs may be empty.
@@ -540,7 +540,7 @@ def test_no_query_is_without_keys_and_everything_is_int32(name, kind):
     [(name, "decoder") for name in WRITING] + [(name, "encoder_decoder") for name in ("span",)],
 )
 def test_a_label_is_read_only_after_its_own_place(name, kind):
-    layout, (stacks, before) = layouts.LAYOUTS[kind], arranged(name, kind)
+    layout, (stacks, before) = layouts.LAYOUTS[kind], arranged_examples(name, kind)
     row = 4  # documents of 1, 2, 3 and 20 tokens
     features = features_of(examples(name)[0], row)
     labels = int((features["targets_segments"] > 0).sum())

@@ -262,7 +262,7 @@ def undo_restored(document, states: int, visible: Callable[[int], int]):
     """
     columns = document.columns
     positions = columns["contexts_positions"]
-    assert positions.count(0) == states, "the embedding stands too often, or too seldom"
+    assert positions.count(0) == states, "the number of embeddings differs from `states`"
     placed = {at: token for at, token in zip(positions, document.targets) if at}
     assert all(t == IDS.cls for t, at in zip(document.targets, positions) if not at)
     text = [placed[at] for at in sorted(placed)]

@@ -22,7 +22,7 @@ from pretrax.tasks.seqio.character_infilling import (
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture
 from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, tokenizer_of
 from pretrax.training.run_configuration import read_run
-from tests.inference.runs import arranged, live
+from tests.inference.runs import corrupted_document, live
 from tests.objectives.cuts import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle
 from tests.refusals import refuses
@@ -178,7 +178,7 @@ def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
     assert all(any(given_back(one, BYTES, ids) in text for text in TEXTS) for one in closed)
     assert len({tuple(tokens) for tokens in moved}) > 60
     whole = fill_in_the_middle(ids, rate=0.0)
-    features, _ = arranged(lambda _: whole, tuple(moved[0][:-1]), key=0)
+    features, _ = corrupted_document(lambda _: whole, tuple(moved[0][:-1]), key=0)
     assert live(features, "targets") == moved[0]
 
 
