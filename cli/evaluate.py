@@ -36,7 +36,7 @@ from ..comparison.eval_metrics import EVAL_METRICS
 from ..comparison.eval_metrics.heldout_loss import evaluator
 from ..comparison.eval_metrics.measuring import eval_metrics, print_measured
 from ..data import reading
-from ..inference import Decoding, Options, Trained, mode_of
+from ..inference import Batching, Decoding, Options, Trained, mode_of
 from ..inference.answering.sequence_variants import (
     Scoring,
     check_scoring,
@@ -307,8 +307,7 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
                 table.variants,
                 scoring,
                 both_strands=options.both_strands,
-                batch_size=options.batch_size,
-                on_batch=functools.partial(progress.advance, bar),
+                batching=Batching(options.batch_size, functools.partial(progress.advance, bar)),
             ).tolist()
         scores_of_steps[trained.step] = scores
         if options.out:

@@ -11,6 +11,7 @@ from .answering.insertions import insert
 from .answering.masks import Guess, Written, fill_masks, unmask
 from .answering.next_tokens import next_tokens
 from .answering.scoring import Scored, score
+from .decoding.batching import Batching
 from .decoding.beam_search import Beams, beam_search
 from .decoding.decoding import (
     Decoded,
@@ -30,6 +31,7 @@ from .trained import MODES, Mode, Trained, mode_of, register_mode
 __all__ = [
     "MODES",
     "Answer",
+    "Batching",
     "Beams",
     "Decoded",
     "Decoding",

@@ -16,6 +16,7 @@ from ..constraints import Count, checked
 from ..objectives.cross_entropy import cross_entropy
 from .answering.generation import Decoding, generate
 from .answering.scoring import answer_log_probs, answered_prompt
+from .decoding.batching import Batching
 from .prompting.prompts import Prompt, text_prompt
 from .trained import Trained, allowed_token_mask, check_mode, predicts_from_left, writing_mode
 
@@ -100,7 +101,7 @@ def _answer_scores(trained: Trained, pairs, batch_size: int) -> list:
     figures = answer_log_probs(
         trained,
         answered,
-        batch_size,
+        Batching(batch_size),
         slot_figures=_next_log_probs_and_hits,
         figure_settings=(trained.ids,),
     )
@@ -137,7 +138,7 @@ def _text_scores(trained: Trained, texts: Sequence[str], batch_size: int) -> lis
             windows.append((prompt._replace(start=start), end - first))
             owners.append(number)
     totals = np.zeros(len(texts))
-    for number, log_probs in zip(owners, answer_log_probs(trained, windows, batch_size)):
+    for number, log_probs in zip(owners, answer_log_probs(trained, windows, Batching(batch_size))):
         totals[number] += log_probs.sum()
     return totals.tolist()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...objectives.prompt_forms import Pooling
+from ..decoding.batching import Batching
 from ..decoding.speculation import DraftCounts
 from ..prompting.items import text_of_item
 from ..prompting.prompts import Prompt
@@ -53,6 +54,10 @@ class Options:
     on_text: Callable[[str], None] | None = None
     on_batch: Callable[[int], None] | None = None
     on_drafts: Callable[[DraftCounts], None] | None = None
+
+    @property
+    def batching(self) -> Batching:
+        return Batching(self.decoding.batch_size, self.on_batch)
 
 
 def answer(

@@ -7,14 +7,14 @@ For example:
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ...objectives import PromptForm
-from ..decoding.batching import encoder_batch, in_batches, jitted, padded_width
+from ..decoding.batching import DEFAULT_BATCHING, Batching, encoder_batch, jitted, padded_width
 from ..decoding.decoding import decoder_prompts, encoder_decoder_prompts
 from ..prompting.prompts import check_words
 from ..prompting.windows import check_texts
@@ -25,8 +25,7 @@ from .embeddings import pooled
 def classify(
     trained: Trained,
     texts: Sequence[str],
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[tuple[str, float]]]:
     """Returns the classes of each text with their probabilities, the likeliest first.
 
@@ -37,15 +36,14 @@ def classify(
     """
     rows = [[trained.encode(text)] for text in texts]
     independent = prompt_form(trained, "classify").independent
-    logits = _logits_of(trained, "classify", rows, batch_size, on_batch)
+    logits = _logits_of(trained, "classify", rows, batching)
     return [_ranked(logits_C, trained.classes, independent) for logits_C in logits]
 
 
 def judge(
     trained: Trained,
     pairs: Sequence[tuple[str, str]],
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[tuple[str, float]]]:
     """Returns the classes of each pair of texts with their probabilities, the likeliest first.
 
@@ -57,7 +55,7 @@ def judge(
     """
     classes = prompt_form(trained, "pair").classes
     rows = [[trained.encode(text) for text in pair] for pair in pairs]
-    logits = _logits_of(trained, "pair", rows, batch_size, on_batch)
+    logits = _logits_of(trained, "pair", rows, batching)
     return [_ranked(logits_C, classes) for logits_C in logits]
 
 
@@ -71,8 +69,7 @@ def _ranked(logits_C, classes: Sequence[str], independent: bool = False) -> list
 def tag(
     trained: Trained,
     texts: Sequence[str],
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[tuple[str, str]]]:
     """Returns the words of each text, split at spaces, each with its likeliest class.
 
@@ -86,7 +83,7 @@ def tag(
     rows = [[list(itertools.chain(*text_pieces))] for text_pieces in pieces]
     before = len(prompt_form(trained, "tag").before)
     tags = []
-    for i, logits in enumerate(_logits_of(trained, "tag", rows, batch_size, on_batch)):
+    for i, logits in enumerate(_logits_of(trained, "tag", rows, batching)):
         firsts = before + np.cumsum([0, *(len(piece) for piece in pieces[i][:-1])])
         classes = np.argmax(logits[firsts], -1)
         tags.append([(word, _name(trained.classes, k)) for word, k in zip(words[i], classes)])
@@ -98,7 +95,7 @@ def _name(classes: Sequence[str], number: int) -> str:
 
 
 def _logits_of(
-    trained: Trained, mode: str, items: Sequence[Sequence[list[int]]], batch_size, on_batch
+    trained: Trained, mode: str, items: Sequence[Sequence[list[int]]], batching: Batching
 ):
     """Returns the logits of each text or pair, [C], or of all its slots, [T, C], for "tag"."""
     prompt = prompt_form(trained, mode)
@@ -121,7 +118,7 @@ def _logits_of(
             batch["encoder_types"] = is_second.astype(jnp.int32)
         return np.asarray(run(trained.params, batch))
 
-    return in_batches(logits, [len(row) for row in rows], batch_size, on_batch)
+    return batching.run(logits, [len(row) for row in rows])
 
 
 def _batch_of(trained: Trained, rows: Sequence[Sequence[int]], prompt: PromptForm) -> dict:

@@ -5,14 +5,14 @@
 Letters: B rows, S slots of the KV cache, K tokens of a block, V ids.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from ...constraints import Count, NonNegative, checked
-from ..decoding.batching import in_batches, jitted, padded_width
+from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_width
 from ..decoding.decoding import Prompts, decoder_prompts, decoding_form, required_capacity
 from ..decoding.sampling import numbered_keys
 from ..prompting.prompts import CONTEXT, check_words, text_after
@@ -32,8 +32,7 @@ def continue_blocks(
     temperature: NonNegative = 0.0,
     seed: int = 0,
     numbers: Sequence[int] | None = None,
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> list[Written]:
     """Returns up to `max_new` tokens after each text, in the blocks that the model was trained on.
 
@@ -82,7 +81,7 @@ def continue_blocks(
             answer = answer[: answer.index(ids.eos)] if ended else answer
             yield Written(text_after(trained, row[-CONTEXT:], answer), ended)
 
-    return in_batches(continued, [len(row) for row in rows], batch_size, on_batch)
+    return batching.run(continued, [len(row) for row in rows])
 
 
 def _continue(

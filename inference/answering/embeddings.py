@@ -6,7 +6,7 @@ For example:
     vectors @ vectors.T                                              # cosines
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from ...constraints import checked
 from ...objectives.losses import predicting_stack
 from ...objectives.prompt_forms import Pooling
-from ..decoding.batching import in_batches, jitted
+from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted
 from ..prompting.prompts import check_words
 from ..prompting.windows import check_texts
 from ..trained import Trained, prompt_form
@@ -28,8 +28,7 @@ def embed(
     *,
     pooling: Pooling | None = None,
     second: bool = False,
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> np.ndarray:
     """Returns the embedding of each text, f32[N, E], normalized to length 1.
 
@@ -61,7 +60,7 @@ def embed(
         batch = batch_of(trained, [rows[i] for i in chosen], 2 if second else 1)
         return np.asarray(run(trained.params, batch))
 
-    return np.stack(in_batches(vectors, [len(row) for row in rows], batch_size, on_batch))
+    return np.stack(batching.run(vectors, [len(row) for row in rows]))
 
 
 def _embed(model, head, pooling, params, batch):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
-from ..decoding.batching import in_batches
+from ..decoding.batching import Batching
 from ..decoding.beam_search import beam_search
 from ..decoding.decoding import Decoded, Prompts, decode_stream, decoding_form
 from ..decoding.generation_rules import NO_RULES
@@ -269,12 +269,9 @@ def generate(
         return iter([decoded])
 
     rows_per_prompt = decoding.beams if decoding.beams > 1 else decoding.samples
-    return in_batches(
-        searched if decoding.beams > 1 else sampled,
-        [prompt_size(model.layout, prompt) for prompt in prompts],
-        max(decoding.batch_size // rows_per_prompt, 1),
-        on_batch,
-    )
+    batching = Batching(max(decoding.batch_size // rows_per_prompt, 1), on_batch)
+    sizes = [prompt_size(model.layout, prompt) for prompt in prompts]
+    return batching.run(searched if decoding.beams > 1 else sampled, sizes)
 
 
 def _check_no_rules(trained: Trained) -> None:

@@ -5,7 +5,7 @@
 Letters: B rows, T slots, V ids.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,14 @@ from jax import lax
 
 from ...constraints import Count, NonNegative, checked
 from ...objectives.insertion import COMPLETE, insertion_slots
-from ..decoding.batching import bidirectional_batch, in_batches, jitted, padded_rows, padded_width
+from ..decoding.batching import (
+    DEFAULT_BATCHING,
+    Batching,
+    bidirectional_batch,
+    jitted,
+    padded_rows,
+    padded_width,
+)
 from ..decoding.sampling import Sampling, choose, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
@@ -31,8 +38,7 @@ def insert(
     temperature: NonNegative = 0.0,
     seed: int = 0,
     numbers: Sequence[int] | None = None,
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> list[Written]:
     """Returns each text with up to `max_new` inserted tokens, at positions that the model chooses.
 
@@ -69,7 +75,7 @@ def insert(
         for tokens_T, size, done in zip(*state):
             yield Written(trained.decode(tokens_T[len(form.before) : size].tolist()), bool(done))
 
-    return in_batches(inserted, [len(row) for row in rows], batch_size, on_batch)
+    return batching.run(inserted, [len(row) for row in rows])
 
 
 def _insert(

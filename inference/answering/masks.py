@@ -20,8 +20,9 @@ from ...constraints import Count, NonNegative, checked
 from ...objectives import PromptForm
 from ...objectives.contract import Array
 from ..decoding.batching import (
+    DEFAULT_BATCHING,
+    Batching,
     encoder_batch,
-    in_batches,
     jitted,
     padded_length,
     padded_rows,
@@ -86,21 +87,19 @@ def fill_masks(
     trained: Trained,
     texts: Sequence[str],
     top: int = 5,
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[list[Guess]]]:
     """Returns the `top` likeliest tokens of each mask of each text, predicted independently."""
     prompt = prompt_form(trained, "mask")
     masked_texts = [masked_text(trained, text, prompt) for text in texts]
-    return mask_guesses(trained, masked_texts, top, batch_size, on_batch)
+    return mask_guesses(trained, masked_texts, top, batching)
 
 
 def mask_guesses(
     trained: Trained,
     masked_texts: Sequence[Masked],
     top: int = 5,
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[list[Guess]]]:
     """Returns the `top` likeliest tokens of each mask of each row, as `fill_masks` for texts."""
     prompt = prompt_form(trained, "mask")
@@ -124,7 +123,7 @@ def mask_guesses(
             ]
 
     sizes = [len(masked.tokens) for masked in masked_texts]
-    return in_batches(guesses, sizes, batch_size, on_batch)
+    return batching.run(guesses, sizes)
 
 
 @checked
@@ -138,8 +137,7 @@ def unmask(
     temperature: NonNegative = 0.0,
     seed: int = 0,
     numbers: Sequence[int] | None = None,
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> list[str]:
     """Returns the texts with all masks filled. Other tokens do not change.
 
@@ -194,8 +192,7 @@ def unmask(
         temperature=temperature,
         seed=seed,
         numbers=numbers,
-        batch_size=batch_size,
-        on_batch=on_batch,
+        batching=batching,
     )
     answers = []
     for row, written_K in zip(masked_texts, written_tokens):
@@ -217,8 +214,7 @@ def write_masks(
     temperature: NonNegative = 0.0,
     seed: int = 0,
     numbers: Sequence[int] | None = None,
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
     record: int = 0,
 ) -> list[list]:
     """Returns the tokens that are written into the masks of each row, as a list of K ids.
@@ -265,7 +261,7 @@ def write_masks(
         for total, tokens in zip(total_B, by_row):
             yield tokens[..., :total].tolist()
 
-    return in_batches(filled, [len(row.tokens) for row in rows], batch_size, on_batch)
+    return batching.run(filled, [len(row.tokens) for row in rows])
 
 
 def check_order(order: Order, temperature: float) -> None:
@@ -319,7 +315,7 @@ def unmasking_steps(
         order=order,
         temperature=temperature,
         seed=seed,
-        batch_size=1,
+        batching=Batching(size=1),
         record=calls,
     )
     ids = trained.ids

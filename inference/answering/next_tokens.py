@@ -5,13 +5,13 @@
 Letters: B rows, P slots, V ids, N tokens shown.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..decoding.batching import in_batches, jitted
+from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted
 from ..decoding.decoding import Prompts, next_logits
 from ..prompting.prompts import batch_prompts, prompt_size, prompts_width, text_after, text_prompt
 from ..prompting.windows import check_prompts
@@ -23,8 +23,7 @@ def next_tokens(
     trained: Trained,
     texts: Sequence[str],
     top: int = 5,
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[Guess]]:
     """Returns the `top` likeliest tokens after each text, with their probabilities.
 
@@ -52,7 +51,7 @@ def next_tokens(
             yield [Guess(text_after(trained, prompt.before, [i]), i, p) for i, p in zip(ids_N, p_N)]
 
     sizes = [prompt_size(model.layout, prompt) for prompt in prompts]
-    return in_batches(guesses, sizes, batch_size, on_batch)
+    return batching.run(guesses, sizes)
 
 
 def _likeliest(model, top, params, prompts: Prompts, allowed_V):

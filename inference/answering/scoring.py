@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...objectives.cross_entropy import cross_entropy
-from ..decoding.batching import in_batches, jitted, padded_length
+from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_length
 from ..prompting.prompts import (
     BLANK,
     Prompt,
@@ -64,8 +64,7 @@ class Scored(NamedTuple):
 def score(
     trained: Trained,
     pairs: Sequence[tuple[str, str]],
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
     denoiser: str | None = None,
 ) -> list[Scored]:
     """Returns the log-probability of the second text of each pair, given the first text.
@@ -94,9 +93,9 @@ def score(
     _check_predicts_tokens(trained)
     if not predicts_from_left(trained):
         _check_no_denoiser(denoiser)
-        return _score_in_place(trained, pairs, batch_size, on_batch)
+        return _score_in_place(trained, pairs, batching)
     answered = [answered_prompt(trained, context, text, denoiser) for context, text in pairs]
-    all_log_probs = answer_log_probs(trained, answered, batch_size, on_batch)
+    all_log_probs = answer_log_probs(trained, answered, batching)
     return [
         Scored(
             [trained.decode([token]) for token in prompt.start[len(prompt.start) - count :]],
@@ -110,8 +109,7 @@ def score(
 def answer_log_probs(
     trained: Trained,
     answered: Sequence[tuple[Prompt, int]],
-    batch_size: int = 32,
-    on_batch: Callable[[int], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
     slot_figures: Callable | None = None,
     figure_settings: tuple = (),
 ) -> list[np.ndarray]:
@@ -142,7 +140,7 @@ def answer_log_probs(
             yield log_probs_T[answer_slots(model.layout, *answered[i])].astype(np.float64)
 
     sizes = [prompt_size(model.layout, prompt) for prompt in prompts]
-    return in_batches(log_probs, sizes, batch_size, on_batch)
+    return batching.run(log_probs, sizes)
 
 
 def answer_slots(layout: str, prompt: Prompt, count: int) -> slice:
@@ -238,31 +236,31 @@ def next_log_probs(model, params, batch):
     return -losses
 
 
-def _score_in_place(trained, pairs, batch_size, on_batch):
+def _score_in_place(trained, pairs, batching):
     if any(context for context, _ in pairs):
         raise ValueError(
             "Got a text and its answer, expected one text: a model that predicts masks scores "
             "texts without a context. Leave out the answer."
         )
     scores = []
+    silent = batching._replace(on_batch=None)
     for _, text in pairs:
         tokens = trained.encode(text)
         one_hidden = [(tokens, [slot]) for slot in range(len(tokens))]
-        log_probs = [float(x) for (x,) in hidden_log_probs(trained, one_hidden, batch_size)]
+        log_probs = [float(x) for (x,) in hidden_log_probs(trained, one_hidden, silent)]
         names = [trained.decode([token]) for token in tokens]
         scores.append(Scored(names, log_probs, len(text.encode()), exact=False))
-        if on_batch:
-            on_batch(1)
+        if batching.on_batch:
+            batching.on_batch(1)
     return scores
 
 
 def hidden_log_probs(
     trained: Trained,
     texts: Sequence[tuple[Tokens, Tokens]],
-    batch_size: int = 32,
+    batching: Batching = DEFAULT_BATCHING,
     candidates: Sequence[int] | None = None,
     masked: bool = True,
-    on_batch: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
     """Returns for each (tokens, hidden) the log-probabilities f64[n] of its n hidden tokens.
 
@@ -291,7 +289,7 @@ def hidden_log_probs(
 
     def log_probs(indices: list[int]) -> Iterator[np.ndarray]:
         # The batch is filled up, so that all texts of a length share a compiled program.
-        chosen = indices + indices[-1:] * (batch_size - len(indices))
+        chosen = indices + indices[-1:] * (batching.size - len(indices))
         rows = []
         most = max(len(texts[i][1]) for i in chosen)
         width = 1 if most == 1 else padded_length(most)
@@ -309,7 +307,7 @@ def hidden_log_probs(
         for i, log_probs_K in zip(chosen, np.asarray(log_probs_BxK)):
             yield log_probs_K[: len(texts[i][1])].astype(np.float64)
 
-    return in_batches(log_probs, [len(tokens) for tokens, _ in texts], batch_size, on_batch)
+    return batching.run(log_probs, [len(tokens) for tokens, _ in texts])
 
 
 def _log_probs_at(model, reading, candidates, params, batch, slots_BxK, labels_BxK, predicted_V):

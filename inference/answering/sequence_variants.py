@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from ...corpora.alphabets import ALPHABETS
+from ..decoding.batching import DEFAULT_BATCHING, Batching
 from ..prompting.prompts import text_frame
 from ..trained import Trained, is_trained_for, mode_of, predicts_from_left, prompt_form
 from .scoring import answer_log_probs, answered_prompt, hidden_log_probs
@@ -84,8 +85,7 @@ def score_variants(
     scoring: Scoring | None = None,
     *,
     both_strands: bool = False,
-    batch_size: int = 32,
-    on_batch: Callable[[float], None] | None = None,
+    batching: Batching = DEFAULT_BATCHING,
 ) -> np.ndarray:
     """Returns the score of each variant in nats, f64[N]. The wild type has the score 0.
 
@@ -105,7 +105,7 @@ def score_variants(
       scoring: how to score. None: "likelihood" for a causal model, "bound" for a masked diffusion
         model, and "masked_marginal" for other masked models.
       both_strands: whether to average the scores of DNA or RNA and of its reverse complement.
-      on_batch: called after each batch with its share of all rows. The shares add up to 1.
+      batching: `on_batch` is called with each batch's share of all rows. The shares add up to 1.
 
     Raises:
       ValueError: The model does not support the score, or a sequence does not fit its positions. A
@@ -116,16 +116,16 @@ def score_variants(
     check_scoring(trained, scoring, both_strands)
     if scoring in get_args(Marginal):
         masked = scoring == "masked_marginal"
-        return _marginals(trained, wild_type, variants, masked, batch_size, on_batch)
+        return _marginals(trained, wild_type, variants, masked, batching)
     strands: list[Callable[[str], str]] = [str]
     if both_strands:
         is_rna = "U" in wild_type or sequence_check(trained)("T") is not None
         strands.append(functools.partial(reverse_complement, kind="rna" if is_rna else "dna"))
     sequences = [wild_type, *(variant.sequence for variant in variants)]
     places = {sequence: i for i, sequence in enumerate(dict.fromkeys(sequences))}
-    log_likelihoods = functools.partial(_LOG_LIKELIHOODS[scoring], trained, batch_size=batch_size)
-    advance = on_batch and (lambda share: on_batch(share / len(strands)))
-    each = [log_likelihoods([*map(strand, places)], on_batch=advance) for strand in strands]
+    log_likelihoods = functools.partial(_LOG_LIKELIHOODS[scoring], trained)
+    by_strand = _in_shares(batching, len(strands))
+    each = [log_likelihoods([*map(strand, places)], by_strand) for strand in strands]
     means = np.mean(each, axis=0)[[places[sequence] for sequence in sequences]]
     return means[1:] - means[0]
 
@@ -225,8 +225,7 @@ def _marginals(
     wild_type: str,
     variants: Sequence[SequenceVariant],
     masked: bool,
-    batch_size: int,
-    on_batch: Callable[[float], None] | None,
+    batching: Batching,
 ) -> np.ndarray:
     changes = [_substitutions(variant) for variant in variants]
     tokens = _token_of_each(trained, wild_type)
@@ -238,11 +237,9 @@ def _marginals(
     texts = [(tokens, places) for places in sets]
     found = []
     if texts:
-        rows = min(batch_size, len(texts))
-        advance = _in_shares(on_batch, len(texts))
-        found = hidden_log_probs(
-            trained, texts, rows, candidates=ids, masked=masked, on_batch=advance
-        )
+        size = min(batching.size, len(texts))
+        batching = _in_shares(batching, len(texts))._replace(size=size)
+        found = hidden_log_probs(trained, texts, batching, candidates=ids, masked=masked)
     log_probs = dict(zip(sets, found))
 
     def score(places: dict[int, str]) -> float:
@@ -279,22 +276,22 @@ def _token_of_each(trained: Trained, sequence: str) -> list[int]:
     return tokens
 
 
-def _pseudo_log_likelihoods(trained: Trained, sequences: Iterable[str], batch_size: int, on_batch):
+def _pseudo_log_likelihoods(trained: Trained, sequences: Iterable[str], batching: Batching):
     rows = [trained.encode(sequence) for sequence in sequences]
     alone = [(tokens, [slot]) for tokens in rows for slot in range(len(tokens))]
-    advance = _in_shares(on_batch, len(alone))
-    log_probs = np.concatenate(hidden_log_probs(trained, alone, batch_size, on_batch=advance))
+    found = hidden_log_probs(trained, alone, _in_shares(batching, len(alone)))
+    log_probs = np.concatenate(found)
     ends = np.cumsum([len(tokens) for tokens in rows])
     return np.array([part.sum() for part in np.split(log_probs, ends[:-1])])
 
 
-def _log_likelihoods(trained: Trained, sequences: Iterable[str], batch_size: int, on_batch):
+def _log_likelihoods(trained: Trained, sequences: Iterable[str], batching: Batching):
     answered = [answered_prompt(trained, "", sequence) for sequence in sequences]
-    advance = _in_shares(on_batch, len(answered))
-    return np.array([x.sum() for x in answer_log_probs(trained, answered, batch_size, advance)])
+    found = answer_log_probs(trained, answered, _in_shares(batching, len(answered)))
+    return np.array([x.sum() for x in found])
 
 
-def _bounds(trained: Trained, sequences: Iterable[str], batch_size: int, on_batch):
+def _bounds(trained: Trained, sequences: Iterable[str], batching: Batching):
     """Returns bounds on the log-likelihoods, estimated from the same masks for all sequences.
 
     The number of masks is uniform between 1 and the length, in strata, and the tokens with the
@@ -309,17 +306,15 @@ def _bounds(trained: Trained, sequences: Iterable[str], batch_size: int, on_batc
         counts_N = 1 + np.floor(len(tokens) * shares_N).astype(int)
         orders_NxT = np.argsort(numbers_NxT[:, : len(tokens)], axis=1)
         hidden += [(tokens, order[:count]) for order, count in zip(orders_NxT, counts_N)]
-    advance = _in_shares(on_batch, len(hidden))
-    found = hidden_log_probs(trained, hidden, batch_size, on_batch=advance)
+    found = hidden_log_probs(trained, hidden, _in_shares(batching, len(hidden)))
     terms = [x.sum() * len(tokens) / x.size for x, (tokens, _) in zip(found, hidden)]
     return np.reshape(terms, (len(rows), NOISES)).mean(1)
 
 
-def _in_shares(
-    on_batch: Callable[[float], None] | None, total: int
-) -> Callable[[int], None] | None:
-    """Returns a function that calls `on_batch` with the share of `total` that a batch has."""
-    return on_batch and (lambda rows: on_batch(rows / total))
+def _in_shares(batching: Batching, total: int) -> Batching:
+    """Returns a batching that calls `on_batch` with the share of `total` that a batch has."""
+    on_batch = batching.on_batch
+    return batching._replace(on_batch=on_batch and (lambda rows: on_batch(rows / total)))
 
 
 _LOG_LIKELIHOODS: dict[str, Callable[..., np.ndarray]] = {

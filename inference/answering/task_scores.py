@@ -9,6 +9,7 @@ import numpy as np
 
 from ...settings.atomic_writes import write_text
 from ...settings.run_directory import EVALUATION, add_evaluation
+from ..decoding.batching import Batching
 from ..trained import MODES, Trained, mode_of
 from .answers import Options, answer
 from .generation import Decoding
@@ -54,7 +55,7 @@ def score_task(
     metrics = figures(answers)
     if task.score_metrics and MODES[mode].from_left:
         pairs = list(zip(task.texts, task.targets))
-        scored = score(trained, pairs, options.decoding.batch_size)
+        scored = score(trained, pairs, Batching(options.decoding.batch_size))
         log_probs = [text_score.log_prob for text_score in scored]
         metrics |= _merged(metric(targets, log_probs) for metric in task.score_metrics)
     records = [

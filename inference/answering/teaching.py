@@ -13,6 +13,7 @@ from jax import lax
 from ...data.corpus import Document
 from ...objectives import TokenIds
 from ...objectives.distillation import UNIT
+from ..decoding.batching import Batching
 from ..prompting.prompts import Prompt
 from ..trained import Trained, allowed_token_mask, predicts_from_left
 from .scoring import answer_log_probs
@@ -67,7 +68,7 @@ def _taught(trained, documents, likeliest: int, batch_size: int, size: int) -> l
         answer_log_probs(
             trained,
             answered,
-            batch_size,
+            Batching(batch_size),
             slot_figures=_predictions,
             figure_settings=(trained.ids, min(likeliest, trained.ids.size)),
         )

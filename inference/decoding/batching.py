@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -40,29 +41,32 @@ def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
         yield chosen + [chosen[-1]] * (rows - len(chosen))
 
 
-def in_batches(
-    run: Callable[[list[int]], Iterable],
-    sizes: Sequence[int],
-    batch_size: int,
-    on_batch: Callable[[int], None] | None = None,
-) -> list:
-    """Returns the result of each row, in the order of the rows.
+class Batching(NamedTuple):
+    """How many rows are computed together."""
 
-    >>> in_batches(lambda rows: [10 * i for i in rows], [5, 1, 3], 2)
-    [0, 10, 20]
+    size: int = 32  # number of rows of a batch
+    on_batch: Callable[[int], None] | None = None  # called after a batch with its number of rows
 
-    Args:
-      run: function from the indices of a batch's rows to their results.
-      sizes: length of each row; rows of similar lengths share a batch.
-      on_batch: called after each batch with the number of its rows.
-    """
-    results: list = [None] * len(sizes)
-    for chosen in by_length(sizes, batch_size):
-        for i, result in zip(chosen, run(chosen)):
-            results[i] = result
-        if on_batch:
-            on_batch(len(set(chosen)))
-    return results
+    def run(self, compute: Callable[[list[int]], Iterable], sizes: Sequence[int]) -> list:
+        """Returns the result of each row, in the order of the rows.
+
+        >>> Batching(size=2).run(lambda rows: [10 * i for i in rows], [5, 1, 3])
+        [0, 10, 20]
+
+        Args:
+          compute: function from the indices of a batch's rows to their results.
+          sizes: length of each row; rows of similar lengths share a batch.
+        """
+        results: list = [None] * len(sizes)
+        for chosen in by_length(sizes, self.size):
+            for i, result in zip(chosen, compute(chosen)):
+                results[i] = result
+            if self.on_batch:
+                self.on_batch(len(set(chosen)))
+        return results
+
+
+DEFAULT_BATCHING = Batching()
 
 
 def _row_shards() -> int:

@@ -31,6 +31,7 @@ from ...data.reading import (
 )
 from ..answering.scoring import answer_log_probs, answered_prompt, hidden_log_probs
 from ..answering.sequence_variants import longest_sequence, sequence_check, usual_scoring
+from ..decoding.batching import Batching
 from ..trained import Trained
 
 WINDOW = 1024  # number of letters that a model without a limit reads at once
@@ -174,7 +175,7 @@ def score_regions(
         losses_L = np.full(len(letters), np.nan, np.float32)
         for first in track(range(0, len(windows), step)):
             texts = [letters[a:b].decode() for a, b in windows[first : first + step]]
-            found = log_probs_of(trained, texts, batch_size)
+            found = log_probs_of(trained, texts, Batching(batch_size))
             for (start, end), log_probs_T in zip(windows[first : first + step], found):
                 losses_L[start:end] = -log_probs_T
         numbers_L = np.frombuffer(letters, np.uint8)
@@ -241,14 +242,14 @@ def _windows(letters: bytes, alphabet: Alphabet, width: int, parts_Nx2: np.ndarr
     return np.stack([starts, stops], axis=1)[has_part]
 
 
-def _causal_log_probs(trained: Trained, texts: Sequence[str], batch_size: int) -> list[np.ndarray]:
+def _causal_log_probs(trained: Trained, texts: Sequence[str], batching) -> list[np.ndarray]:
     answered = [answered_prompt(trained, "", text) for text in texts]
     for text, (_, tokens) in zip(texts, answered):
         _check_tokens(text, tokens)
-    return answer_log_probs(trained, answered, batch_size)
+    return answer_log_probs(trained, answered, batching)
 
 
-def _masked_log_probs(trained: Trained, texts: Sequence[str], batch_size: int) -> list[np.ndarray]:
+def _masked_log_probs(trained: Trained, texts: Sequence[str], batching) -> list[np.ndarray]:
     rows = [trained.encode(text) for text in texts]
     for text, tokens in zip(texts, rows):
         _check_tokens(text, len(tokens))
@@ -257,7 +258,7 @@ def _masked_log_probs(trained: Trained, texts: Sequence[str], batch_size: int) -
         for i in range(len(rows))
         for first in range(min(MASK_EVERY, len(rows[i])))
     ]
-    found = hidden_log_probs(trained, [(rows[i], hidden) for i, hidden in each], batch_size)
+    found = hidden_log_probs(trained, [(rows[i], hidden) for i, hidden in each], batching)
     log_probs = [np.zeros(len(tokens)) for tokens in rows]
     for (i, hidden), log_probs_K in zip(each, found):
         log_probs[i][hidden] = log_probs_K

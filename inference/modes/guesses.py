@@ -59,14 +59,12 @@ def _check_predicts_next(trained: Trained, mode: str) -> None:
 
 
 def _masks(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    batch_size = options.decoding.batch_size
-    texts_masks = fill_masks(trained, texts, options.top, batch_size, options.on_batch)
+    texts_masks = fill_masks(trained, texts, options.top, options.batching)
     return [{"masks": [_guessed(guesses) for guesses in masks]} for masks in texts_masks]
 
 
 def _next(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    batch_size = options.decoding.batch_size
-    texts_guesses = next_tokens(trained, texts, options.top, batch_size, options.on_batch)
+    texts_guesses = next_tokens(trained, texts, options.top, options.batching)
     return [{"next": _guessed(guesses)} for guesses in texts_guesses]
 
 

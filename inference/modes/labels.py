@@ -16,7 +16,7 @@ from ..trained import Mode, Trained, cls_and_sep, register_mode
 
 def _classes(predict: Callable, trained: Trained, inputs: Sequence, options: Options) -> list[dict]:
     records: list[dict] = []
-    for classes in predict(trained, inputs, options.decoding.batch_size, options.on_batch):
+    for classes in predict(trained, inputs, options.batching):
         if len(classes) == 1:
             records.append({"answer": f"{classes[0][1]:.3f}"})
             continue
@@ -28,7 +28,7 @@ def _classes(predict: Callable, trained: Trained, inputs: Sequence, options: Opt
 def _tags(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
     return [
         {"answer": " ".join(name for _, name in words), "words": [list(pair) for pair in words]}
-        for words in tag(trained, texts, options.decoding.batch_size, options.on_batch)
+        for words in tag(trained, texts, options.batching)
     ]
 
 

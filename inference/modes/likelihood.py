@@ -19,9 +19,7 @@ MOST_TOKENS = 64  # largest number of tokens that are shown as a table
 
 
 def _scores(trained: Trained, pairs: Sequence[tuple[str, str]], options: Options) -> list[dict]:
-    batch_size = options.decoding.batch_size
-    denoiser = options.denoiser
-    return [_scored(x) for x in score(trained, pairs, batch_size, options.on_batch, denoiser)]
+    return [_scored(x) for x in score(trained, pairs, options.batching, options.denoiser)]
 
 
 def _scored(scored: Scored) -> dict:

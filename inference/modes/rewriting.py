@@ -28,8 +28,7 @@ def _settings(options: Options) -> dict:
         temperature=decoding.temperature,
         seed=decoding.seed,
         numbers=options.numbers,
-        batch_size=decoding.batch_size,
-        on_batch=options.on_batch,
+        batching=options.batching,
     )
 
 

@@ -40,8 +40,7 @@ def _embeddings(trained: Trained, texts: Sequence[str], options: Options) -> lis
         texts,
         pooling=options.pooling,
         second=options.second,
-        batch_size=options.decoding.batch_size,
-        on_batch=options.on_batch,
+        batching=options.batching,
     )
     return [{"embedding": np.round(vector.astype(float), 7).tolist()} for vector in vectors]
 

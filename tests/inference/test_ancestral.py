@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference import answer, unmask
+from pretrax.inference import Batching, answer, unmask
 from pretrax.inference.answering.ancestral import became, earlier_weights, masks_alone
 from pretrax.inference.answering.masks import MaskSlots, Unmasking, written
 from tests.inference.runs import IDS, trained
@@ -107,7 +107,7 @@ def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective,
     texts = ["a [MASK]", "[MASK]bc[MASK]d, and more", "so[MASK][MASK]"]
     for temperature in (0.0, 1.0):
         found = write(texts, steps=3, temperature=temperature)
-        assert found == write(texts, steps=3, temperature=temperature, batch_size=2)
+        assert found == write(texts, steps=3, temperature=temperature, batching=Batching(2))
         assert all(len(text) >= 3 for text in found)
         assert found[0].startswith("a ") and "d, and more" in found[1] and found[2][:2] == "so"
     assert write(texts, steps=3, temperature=1.0, seed=1) != found

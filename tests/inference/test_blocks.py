@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chisquare
 
 from pretrax import models
-from pretrax.inference import Trained, answer, continue_blocks, score
+from pretrax.inference import Batching, Trained, answer, continue_blocks, score
 from pretrax.inference.answering.answers import Options
 from pretrax.inference.answering.generation import Decoding
 from pretrax.inference.trained import allowed_token_mask, check_mode, mode_of
@@ -119,7 +119,7 @@ def test_samples_depend_on_their_number_alone():
         order="random",
         temperature=1.0,
         steps=4,
-        batch_size=1,
+        batching=Batching(size=1),
     )
     both = draw(TEXTS[:2], numbers=[5, 6])
     assert draw(TEXTS[1:2], numbers=[6]) == both[1:]
@@ -230,7 +230,7 @@ def test_blocks_are_drawn_from_the_distribution_of_the_model(layout, prompt):
     """Uses a chi-squared test with a significance level of 0.001."""
     expected, draws = pairs_written(layout, prompt, temperature=0.8), 1500
     assert sum(expected.values()) == pytest.approx(1)
-    settings = dict(max_new=PAIR, order="random", temperature=0.8, batch_size=draws)
+    settings = dict(max_new=PAIR, order="random", temperature=0.8, batching=Batching(draws))
     drawn = continue_blocks(tiny_model(layout), [prompt] * draws, **settings)
     found = collections.Counter(map(tuple, drawn))
     assert found.keys() <= expected.keys()

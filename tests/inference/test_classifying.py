@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
+from pretrax.inference import Batching
 from pretrax.inference.answering.classifying import classify, judge, tag
 from tests.inference.runs import CLASSES, CODEC, IDS, TEXT, corrupted_document, live, trained
 from tests.refusals import refuses
@@ -47,7 +48,7 @@ def test_classes_are_as_in_training(builder):
     Imported decoders read left to right (tests/parity).
     """
     one = model("sequence_classification", builder=builder)
-    for text, answers in list(zip(TEXTS, classify(one, TEXTS, batch_size=3)))[1:3]:
+    for text, answers in list(zip(TEXTS, classify(one, TEXTS, batching=Batching(3))))[1:3]:
         logits = logits_of_training(one, CLASSIFIED, text, 1, "classes")[0]
         p = np.asarray(jax.nn.softmax(logits))
         assert [name for name, _ in answers] == [CLASSES[k] for k in np.argsort(-p)]
@@ -73,7 +74,7 @@ def test_tags_are_as_in_training(builder):
     text = "".join(f" {word}" for word in words)
     logits = logits_of_training(one, TAGGED, text, 0, "token_classes")[1 : len(text) + 1]
     spaces = [at for at, letter in enumerate(text) if letter == " "]  # tokens are bytes
-    answers = tag(one, ["  Ada wrote   it, and Alan read it", *TEXTS], batch_size=3)
+    answers = tag(one, ["  Ada wrote   it, and Alan read it", *TEXTS], batching=Batching(3))
     expected = [(a, CLASSES[k]) for a, k in zip(words, logits[spaces].argmax(-1), strict=True)]
     assert answers[0] == answers[2] == expected
     assert len(set(logits.argmax(-1))) > 1  # other slots would give other classes
@@ -101,7 +102,7 @@ def test_pairs_are_as_in_training():
 def test_texts_do_not_depend_on_their_batch():
     one, counts = model("sequence_classification"), []
     whole = classify(one, TEXTS)
-    few = classify(one, TEXTS, batch_size=3, on_batch=counts.append)
+    few = classify(one, TEXTS, batching=Batching(3, counts.append))
     for a, b in zip(few, whole, strict=True):
         assert [name for name, _ in a] == [name for name, _ in b]
         np.testing.assert_allclose([p for _, p in a], [p for _, p in b], atol=1e-5)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
+from pretrax.inference import Batching
 from pretrax.inference.answering.embeddings import embed
 from pretrax.inference.answering.states import token_states
 from pretrax.inference.trained import Trained, prompt_form
@@ -137,7 +138,7 @@ def test_rows_do_not_depend_on_their_batch_and_have_length_1(objective, pooling)
     whole = embed(one, texts, pooling=pooling)
     assert whole.shape == (5, 16) and whole.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(whole, axis=-1), 1, atol=1e-5)
-    few = embed(one, texts, pooling=pooling, batch_size=2, on_batch=counts.append)
+    few = embed(one, texts, pooling=pooling, batching=Batching(2, counts.append))
     np.testing.assert_allclose(few, whole, atol=1e-5)
     assert counts == [2, 2, 1]
     assert np.abs(whole @ whole.T - np.eye(5)).max() < 1 - 1e-4  # the embeddings differ

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference import answer
+from pretrax.inference import Batching, answer
 from pretrax.inference.answering.masks import (
     Masked,
     batch_of,
@@ -103,7 +103,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
 @pytest.mark.parametrize("name", ["masked_lm", "gpt_bert", "replaced_token_detection"])
 def test_guesses_match_the_model(name):
     one = model(name)
-    found = fill_masks(one, TEXTS, top=4, batch_size=3)
+    found = fill_masks(one, TEXTS, top=4, batching=Batching(3))
     for text, masks in list(zip(TEXTS, found, strict=True))[1:3]:
         prompt = prompt_form(one, "mask")
         row = masked_text(one, text, prompt)
@@ -162,8 +162,8 @@ def test_a_model_that_never_learned_to_predict_masks_fills_none(mode):
 @pytest.mark.slow
 def test_messages_about_batches():
     counts = []
-    fill_masks(model("masked_lm"), TEXTS, batch_size=3, on_batch=counts.append)
-    unmask(model("masked_lm"), TEXTS, batch_size=3, on_batch=counts.append)
+    fill_masks(model("masked_lm"), TEXTS, batching=Batching(3, counts.append))
+    unmask(model("masked_lm"), TEXTS, batching=Batching(3, counts.append))
     assert counts == [3, 1, 3, 1]
 
 
@@ -341,7 +341,7 @@ def test_a_text_does_not_depend_on_its_batch(order, temperature, steps):
     how = dict(order=order, temperature=temperature, steps=steps, seed=5)
     one = model("masked_diffusion")
     whole = unmask(one, TEXTS, **how)
-    assert unmask(one, TEXTS, batch_size=3, **how) == whole
+    assert unmask(one, TEXTS, batching=Batching(3), **how) == whole
     for i, text in enumerate(TEXTS):
         assert unmask(one, [text], numbers=[i], **how) == [whole[i]]
 

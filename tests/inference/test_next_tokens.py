@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from pretrax.inference import Options, answer, next_tokens
+from pretrax.inference import Batching, Options, answer, next_tokens
 from pretrax.inference.decoding.decoding import decoder_prompts
 from tests.inference.runs import CODEC, IDS, trained
 from tests.models.families import logits_of
@@ -26,7 +26,7 @@ def distribution(one, row, prefix=0):
 def test_the_likeliest_of_the_whole_distribution(name):
     one = trained("decoder", name)
     counts = []
-    found = next_tokens(one, TEXTS, 4, batch_size=2, on_batch=counts.append)
+    found = next_tokens(one, TEXTS, 4, batching=Batching(2, counts.append))
     for text, guesses in zip(TEXTS, found, strict=True):
         tokens = CODEC.encode(text)
         causal, both_ways = [IDS.bos, *tokens], [*tokens, IDS.eos, IDS.bos]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pretrax.inference import Batching
 from pretrax.inference.answering.generation import Decoding, generate
 from pretrax.inference.answering.scoring import Scored, score
 from pretrax.inference.prompting.prompts import infill_prompt
@@ -80,7 +81,9 @@ def assert_scored(got: Scored, tokens, expected, text):
 @pytest.mark.slow
 def test_a_decoder_takes_each_token_from_those_before():
     names = ("causal_lm",)
-    for text, got in zip(TEXTS, score(run("decoder", *names)[1], [("", x) for x in TEXTS], 2)):
+    for text, got in zip(
+        TEXTS, score(run("decoder", *names)[1], [("", x) for x in TEXTS], Batching(2))
+    ):
         tokens = CODEC.encode(text)
         assert_scored(got, tokens, decoder_loop(names, [IDS.bos], tokens), text)
 
@@ -128,7 +131,7 @@ def test_the_answer_of_a_dialogue():
 def test_the_answer_of_an_encoder_decoder():
     logits, one = run(*BOTH)
     pairs = [("Ada", "tea"), ("so it is", "é"), ("b", "a longer one")]
-    for (given, text), got in zip(pairs, score(one, pairs, batch_size=2)):
+    for (given, text), got in zip(pairs, score(one, pairs, batching=Batching(2))):
         inputs, tokens = [*CODEC.encode(given), IDS.eos], [*CODEC.encode(text), IDS.eos]
         encoder = row("encoder", inputs, both_ways(inputs))
         cross = np.array([[0 * np.arange(WIDTH), 0 * np.arange(WIDTH) + len(inputs)]])
@@ -148,7 +151,7 @@ def test_the_answer_of_an_encoder_decoder():
 def test_an_encoder_takes_each_token_from_all_others(builder, names):
     logits, one = run(builder, *names)
     counts = []
-    found = score(one, [("", text) for text in TEXTS[:2]], 4, counts.append)
+    found = score(one, [("", text) for text in TEXTS[:2]], Batching(4, counts.append))
     for text, got in zip(TEXTS, found):
         tokens, expected = CODEC.encode(text), []
         for i, token in enumerate(tokens):
@@ -210,7 +213,7 @@ def test_a_text_with_masks_of_its_own_is_scored_alike_in_batches_of_any_size():
     _, one = run("encoder", "masked_lm")
     text = f"a {CODEC.decode([IDS.mask])} b, and more"
     assert CODEC.encode(text)[2] == IDS.mask
-    (whole,), (parts,) = (score(one, [("", text)], n) for n in (64, 4))
+    (whole,), (parts,) = (score(one, [("", text)], Batching(n)) for n in (64, 4))
     np.testing.assert_allclose(whole.log_probs, parts.log_probs, atol=1e-5)
 
 

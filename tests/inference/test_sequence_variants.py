@@ -10,6 +10,7 @@ import pytest
 from pretrax.cli import evaluate
 from pretrax.corpora import vocabularies
 from pretrax.data.task_metrics import auroc
+from pretrax.inference import Batching
 from pretrax.inference.answering.sequence_variants import (
     SequenceVariant,
     score_variants,
@@ -204,7 +205,8 @@ def test_the_progress_of_scores_adds_up_to_the_whole(scoring):
     shares = []
     variants = [SequenceVariant.of(WILD_TYPE, mutant) for mutant in ("A1C", "C2G:T4A", "A9C")]
     model = trained("encoder", "masked_lm")
-    settings = {"batch_size": 2, "both_strands": scoring == "pseudo_likelihood"}
-    score_variants(model, WILD_TYPE, variants, scoring, on_batch=shares.append, **settings)
+    strands = {"both_strands": scoring == "pseudo_likelihood"}
+    batching = Batching(2, shares.append)
+    score_variants(model, WILD_TYPE, variants, scoring, batching=batching, **strands)
     assert len(shares) == (40 if scoring == "pseudo_likelihood" else 2)
     assert sum(shares) == pytest.approx(1)

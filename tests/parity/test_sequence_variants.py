@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from pretrax.inference import Trained
+from pretrax.inference import Batching, Trained
 from pretrax.inference.answering.sequence_variants import SequenceVariant, score_variants
 from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
@@ -67,7 +67,7 @@ def test_marginals(esm, scoring):
         terms = [found[slot, encode(new)[0]] - found[slot, tokens[slot]] for slot, new in changes]
         expected.append(sum(terms))
     variants = [SequenceVariant.of(WILD_TYPE, mutant) for mutant in MUTANTS]
-    scores = score_variants(ours, WILD_TYPE, variants, scoring, batch_size=2)
+    scores = score_variants(ours, WILD_TYPE, variants, scoring, batching=Batching(2))
     assert np.ptp(expected) > 1
     np.testing.assert_allclose(scores, expected, atol=1e-4)
 
