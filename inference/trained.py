@@ -111,7 +111,6 @@ class Mode:
     writes: bool = False  # whether the answer is a complete text
     gives_text: bool = False  # whether metrics of tasks can read the answer
     restores: bool = False  # whether it predicts the tokens that training hides
-    in_place: bool = False  # whether answers replace masks, so that the row is read both ways
     only_frame: bool = False  # whether a decoder reads the framed text without an answer's start
     # How a model that was trained for this mode fills blanks, for messages. None: it cannot.
     fills: str | None = None

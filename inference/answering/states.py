@@ -20,9 +20,9 @@ from ...models.hidden_states import layer_states
 from ...models.unrolled import unrolled
 from ..decoding.batching import by_length, encoder_batch, jitted, padded_width
 from ..decoding.decoding import decoder_prompts
-from ..prompting.prompts import text_frame
+from ..prompting.prompts import reads_only_frame, text_frame
 from ..prompting.windows import check_texts
-from ..trained import MODES, Trained, mode_of, prompt_form
+from ..trained import Trained, mode_of, prompt_form
 from .masks import batch_of
 
 TOP = -1  # the last layer, after the final norm, which heads read
@@ -113,11 +113,9 @@ def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
     row = [*before, *tokens, *after]
     form = prompt_form(trained, mode_of(trained))
     prefix = 0
-    if form.mode in MODES and MODES[form.mode].in_place:
-        prefix = len(row)
-    elif not form.causal and form.mode != "blocks":
-        # After the text and its frame come bos and the start of an answer.
-        prefix = len(row) - 1 - len(form.start)
+    if not form.causal and form.mode != "blocks":
+        # Bos and the start of an answer may follow the text and its frame.
+        prefix = len(row) - (0 if reads_only_frame(form) else 1 + len(form.start))
     return TextRow(row, slice(len(before), len(before) + len(tokens)), max(prefix, 0))
 
 

@@ -26,7 +26,6 @@ TO_PREDICT_MASKS: dict[str, Any] = dict(
     trained_by="masked_lm, masked_next_token or masked_diffusion",
     restores=True,
     example='"TEXT [MASK] TEXT"',
-    in_place=True,
     only_frame=True,
     learned_as=MASKED,
 )

@@ -82,7 +82,6 @@ register_mode(
         trained_by="uniform_diffusion",
         check=check_prompted,
         example='"TEXT [MASK] TEXT"',
-        in_place=True,
         only_frame=True,
         options=("masks", "steps", "temperature"),
     )

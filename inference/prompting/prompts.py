@@ -122,12 +122,16 @@ def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
     modes = {i for _, i in trained.ids.modes}
     before = [i for i in form.before if i not in modes]
     after = [*form.after]
-    only_frame = form.mode in MODES and MODES[form.mode].only_frame
-    if trained.model.layout != "decoder" or only_frame:
+    if trained.model.layout != "decoder" or reads_only_frame(form):
         return before, after
     if form.causal:
         return [trained.ids.bos, *before], after
     return before, [*after, trained.ids.bos, *form.start]
+
+
+def reads_only_frame(form: PromptForm) -> bool:
+    """Returns whether a decoder reads the framed text without the start of an answer."""
+    return form.mode in MODES and MODES[form.mode].only_frame
 
 
 def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> Prompt:

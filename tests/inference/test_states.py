@@ -8,6 +8,7 @@ import pytest
 
 from pretrax import models
 from pretrax.inference.answering.states import TOP, layers_of, rows_batch, states, text_row
+from pretrax.inference.decoding.batching import padded_rows
 from pretrax.models.attention_mechanisms import MECHANISMS
 from pretrax.models.builders import model_of
 from pretrax.models.hidden_states import layer_states
@@ -51,6 +52,14 @@ def test_a_text_is_read_as_in_training(builder, objective, sees_ahead):
     here, there = of(one, ["abcd", "abcz"])
     first = here.text.start
     assert (abs(here.layers[0, first] - there.layers[0, first]).max() > 1e-6) == sees_ahead
+
+
+def test_a_decoder_with_classes_reads_whole_rows_both_ways_as_in_training():
+    one = trained("decoder", "sequence_classification", num_classes=3)
+    (found,) = of(one, ["abcd"])
+    batch, _ = padded_rows("decoder", [found.tokens])
+    whole = one.model.apply(one.params, batch).hidden["top"]
+    np.testing.assert_allclose(found.layers[0], whole[0], atol=2e-5)
 
 
 @pytest.mark.slow
