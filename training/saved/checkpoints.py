@@ -43,8 +43,14 @@ Own = TypeVar("Own", bound="Checkpoints")
 
 _LOSS = "heldout_loss"  # key in the description of a checkpoint
 _ABOUT = "checksums.json"  # the description of a checkpoint, among the files of the data position
+PROCESS_TIMEOUT = 300  # seconds that processes with their own folders wait for each other
 _DIFFERS = "checksum of {} does not agree with what was saved"
 WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
+# Advice about a checkpoint that cannot be read.
+_UNREAD_ADVICE = (
+    " It may be sound, so it was left as it is. Run the same command when it can be read; or move "
+    "it away, and the run continues from the checkpoint before it."
+)
 _REMOVED_AT_MOST = 20  # largest number of checkpoints in a row that are removed during reading
 
 
@@ -159,17 +165,13 @@ class Checkpoints:
 
     Args:
       keep: which checkpoints to keep. None: the folder is only read, and it need not exist.
+      per_process: whether each process has its own folder, instead of one for all processes.
     """
 
-    _shared = True  # whether all processes write to the same folder
-    _unread = (  # advice about a checkpoint that cannot be read
-        " It may be sound, so it was left as it is. Run the same command when it can be read; or "
-        "move it away, and the run continues from the checkpoint before it."
-    )
-
-    def __init__(self, directory: str, keep: Keep | None = LATEST):
+    def __init__(self, directory: str, keep: Keep | None = LATEST, per_process: bool = False):
         hide_repeated_errors()
         self._root = absolute(directory)
+        self._per_process = per_process
         self._checkpointer: Any = None
         self._losses: dict[int, float | None] = {}  # step -> held-out loss, which `keep` reads
         if keep is not None:
@@ -249,7 +251,7 @@ class Checkpoints:
         sums = {name: zlib.crc32(data) for name, data in position.items()}
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
         array_sums = checksums(arrays)  # computed by all processes together
-        if process == 0 or not self._shared:
+        if process == 0 or self._per_process:
             shapes = {name: [str(x.dtype), x.shape] for name, x in by_path(arrays).items()}
             about = self._about(arrays) | {"arrays": array_sums, "shapes": shapes}
             about[_LOSS] = loss
@@ -335,7 +337,7 @@ class Checkpoints:
                 time.sleep(wait)
         raise OSError(
             f"Checkpoint {step} in {self._root} cannot be read, in {1 + len(WAITS)} attempts: "
-            f"{problem}.{self._unread}"
+            f"{problem}.{'' if self._per_process else _UNREAD_ADVICE}"
         )
 
     def _tried(self, step: int, read: Callable[[], One]) -> tuple[One | None, Exception | None]:
@@ -450,11 +452,22 @@ class Checkpoints:
             ) from error
 
     def _context(self, alone: bool = False) -> Any:
-        """Returns the settings of Orbax. `alone` is for calls that only this process makes."""
+        """Returns the settings of Orbax.
+
+        Args:
+          alone: whether only this process makes the calls, if each process has its own folder.
+        """
         context = ocp.Context()
         # If a folder cannot be created in the background, Orbax's other threads wait for it. The
         # program would then print its error and end only minutes later.
         context.asynchronous.create_directories_asynchronously = False
+        if self._per_process and jax.process_count() > 1:
+            multiprocessing = context.multiprocessing
+            multiprocessing.primary_host = None  # each process writes everything that it holds
+            multiprocessing.active_processes = {jax.process_index()} if alone else None
+            multiprocessing.barrier_sync_key_prefix = "local"
+            context.array.saving.use_replica_parallel = False
+            context.asynchronous.timeout_secs = PROCESS_TIMEOUT
         return context
 
     def _about(self, arrays) -> dict[str, Any]:
@@ -472,7 +485,7 @@ class Checkpoints:
                 step, {"state": saved_of(target), "data": files}
             )
         about = _about_of(files.read(_ABOUT))
-        for process in range(about["processes"]) if self._shared else [jax.process_index()]:
+        for process in [jax.process_index()] if self._per_process else range(about["processes"]):
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
                     raise DamageError(_DIFFERS.format(name))
@@ -529,7 +542,7 @@ class Checkpoints:
                 raise DamageError(first_line(reason)) from error
             raise OSError(
                 f"Checkpoint {step} in {self._root} cannot be read: {first_line(reason)}."
-                f"{self._unread}"
+                f"{_UNREAD_ADVICE}"
             ) from error
 
     def _set_aside(self, step: int, problem: str) -> str:

@@ -45,7 +45,6 @@ from .checkpoints import (
 from .damage import DamageError, first_line
 
 GIB = 2**30
-WAIT = 300  # seconds to wait for a process that cannot write
 
 
 def open_local_copies(
@@ -77,9 +76,6 @@ class LocalCopies(Checkpoints):
     All processes must call the methods together.
     """
 
-    _shared = False
-    _unread = ""  # there is no advice, since a copy that cannot be read is removed
-
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
         logging.getLogger("absl").addFilter(_is_unexpected)
         self._checkpoints = checkpoints
@@ -88,7 +84,7 @@ class LocalCopies(Checkpoints):
         self.unused = ""  # why `restore_latest` did not use a copy
         try:
             run_ids.claim_copies(where, copies_folder(directory, where))
-            super().__init__(copies_folder(directory, where), Keep(latest=1))
+            super().__init__(copies_folder(directory, where), Keep(latest=1), per_process=True)
         except OSError as error:
             raise OSError(
                 f"Got training.Run.local_checkpoint_dir = {directory!r}, in which this host cannot "
@@ -113,7 +109,7 @@ class LocalCopies(Checkpoints):
         restored = None
         problem = ""
         if shared:
-            loaded, problem = self._sound(max(shared), target)
+            loaded, problem = self._sound_everywhere(max(shared), target)
             if loaded:
                 state, files, _ = loaded
                 restored = Restored(state, _exchanged(files), damaged=(), copied=True)
@@ -193,9 +189,10 @@ class LocalCopies(Checkpoints):
         if jax.process_index() == 0:
             (absolute(self._where) / COPIES_ID).write_text(self._id)
 
-    def _sound(self, step: int, target: State) -> tuple[Loaded | None, str]:
+    def _sound_everywhere(self, step: int, target: State) -> tuple[Loaded | None, str]:
+        """Loads a copy as `_sound`, if the copies of all processes are sound."""
         try:
-            loaded, problem = super()._sound(step, target)
+            loaded, problem = self._sound(step, target)
         except OSError as error:  # it is raised on all processes
             return None, in_words(error).removesuffix(".")
         # Each process has its own checksums, so the results may differ.
@@ -230,17 +227,6 @@ class LocalCopies(Checkpoints):
             raise OSError(
                 f"A local copy could not be saved in {self._root}: {first_line(error)}.{hint}"
             ) from error
-
-    def _context(self, alone: bool = False) -> Any:
-        context = super()._context()
-        if jax.process_count() > 1:
-            multiprocessing = context.multiprocessing
-            multiprocessing.primary_host = None  # each process writes everything that it holds
-            multiprocessing.active_processes = {jax.process_index()} if alone else None
-            multiprocessing.barrier_sync_key_prefix = "local"
-            context.array.saving.use_replica_parallel = False
-            context.asynchronous.timeout_secs = WAIT
-        return context
 
 
 def _bytes_of_parts(arrays) -> int:
