@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
             "Other work is running: the seconds of either library, and their ratio, are not to be "
             "trusted. Compare CPU time, on one core: taskset -c 0 python benchmarks/decode.py"
         )
-    beside_transformers(console, options)
+    compare_with_transformers(console, options)
     if options.run:
         with_own_drafts(console, options)
     else:
@@ -117,7 +117,7 @@ def made(found) -> list[list[int]]:
 # --- compared with transformers -----------------------------------------------------------------
 
 
-def beside_transformers(console: Console, options) -> None:
+def compare_with_transformers(console: Console, options) -> None:
     table = plain_table("model", "texts", "", *SPEED, "ratio", "CPU ratio", "same", left=3)
     for name, (model, prompts_of) in make_models(options).items():
         rows = np.random.default_rng(0).integers(

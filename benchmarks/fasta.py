@@ -41,8 +41,8 @@ try:
 except ModuleNotFoundError:
     Bio: Any = None
 
-from benchmarks.beside_torch import processor
 from benchmarks.common import make_parser, one_core, plain_table, shown
+from benchmarks.compare_with_torch import processor
 from benchmarks.packing import row_reader, speed_of
 from pretrax.training.planning import plan_run
 from pretrax.training.run import Run

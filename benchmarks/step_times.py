@@ -25,8 +25,8 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.accelerator import synthetic_rows
-from benchmarks.beside_torch import processor
 from benchmarks.common import make_parser, plain_table
+from benchmarks.compare_with_torch import processor
 from benchmarks.objectives import TRAINABLE
 from pretrax.data.corpus import Corpus
 from pretrax.objectives.catalog import run_of

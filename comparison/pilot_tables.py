@@ -10,7 +10,7 @@ from .figures import NATS
 from .formatting import DIGITS, MISSING, amount, decimals, number, plain_table
 from .pilot import COVERED, SMALLEST, STEEP, Need, Pilot, Prospect
 from .report.positive_controls import PositiveControl, controls_of
-from .report.wording import ARROW, about_curve, unit_beside
+from .report.wording import ARROW, about_curve, separate_unit
 from .statistics import LEVEL, MOST_SEEDS, POWER, Estimate
 
 
@@ -104,7 +104,7 @@ def _eval_metrics(pilot: Pilot, seeds: int) -> Table:
     table = plain_table("", *heads)
     for one in pilot.prospects:
         column = one.column
-        name = f"{column.name} {ARROW[column.better]}\n{unit_beside(column)}"
+        name = f"{column.name} {ARROW[column.better]}\n{separate_unit(column)}"
         baseline = MISSING if column.baseline is None else f"{column.baseline:.{DIGITS}g}"
         table.add_row(Text(name), baseline, _means(one), _noise(one), _found(one))
     return table

@@ -27,7 +27,7 @@ from benchmarks import (
     step_times,
     token_store,
 )
-from benchmarks.beside_torch import processor
+from benchmarks.compare_with_torch import processor
 from pretrax.objectives.catalog import CATALOG, run_of
 from pretrax.training import compile_check
 from pretrax.training.devices.topologies import read_topology

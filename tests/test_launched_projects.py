@@ -45,8 +45,8 @@ def project(tmp_path):
     folder = tmp_path / "my project"
     files = {
         "my_run.gin": 'include "configs/mine.gin"\ninclude "runs/own_task.gin"\n',
-        "configs/mine.gin": '# include "none.gin"\ninclude "beside.gin"\n',
-        "configs/beside.gin": "STEPS = 2\n",
+        "configs/mine.gin": '# include "none.gin"\ninclude "steps.gin"\n',
+        "configs/steps.gin": "STEPS = 2\n",
         "tasks/my_tasks.py": "import helpers\n\nhelpers.register()\n",
         "helpers.py": "def register():\n    pass\n",
         "my_mixture.py": "import helpers\n",
@@ -197,7 +197,7 @@ def test_own_modules_are_found_where_the_command_runs(script, project, clouds, l
     assert all("<./pretrax[seqio]>" in line and "<gcsfs>" in line for line in installs)
     if not shared:
         sent = {str(p.relative_to(homes[1] / "project")) for p in (homes[1] / "project").rglob("*")}
-        assert {"helpers.py", "configs/beside.gin", "data/my texts/a.txt"} <= sent
+        assert {"helpers.py", "configs/steps.gin", "data/my texts/a.txt"} <= sent
         assert not sent & {".env", "runs/mine", "environment", "data/large.txt"}
         assert (homes[1] / "pretrax/gin_configs/runs/own_task.gin").is_file()
         assert not (homes[1] / "pretrax/tests").exists()
@@ -210,7 +210,7 @@ def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(
 ):
     shown = launch(script, *COMMAND, "--store=data/large.txt", EXTRAS="seqio", DRY_RUN="1")
     assert not (clouds / "notes").exists()
-    assert "tasks/my_tasks.py" in shown and "configs/beside.gin" in shown
+    assert "tasks/my_tasks.py" in shown and "configs/steps.gin" in shown
     assert "pretrax[seqio]" in shown and "--gin_file=my_run.gin" in shown
     if script == "slurm.sh":
         assert str(project) in shown and "+ srun" in shown

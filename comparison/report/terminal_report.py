@@ -40,7 +40,7 @@ def print_summary(console: Console, summary: Summary) -> None:
 
 def _means(summary: Summary) -> Table:
     heads = [
-        f"{c.name} {wording.ARROW[c.better]}\n{wording.unit_beside(c)}" for c in summary.columns
+        f"{c.name} {wording.ARROW[c.better]}\n{wording.separate_unit(c)}" for c in summary.columns
     ]
     caption = "mean ± half of its 95% interval over seeds; the best mean is green"
     means = tables.eval_metrics(summary, heads)

@@ -78,10 +78,10 @@ def mean_words(column: Column, variant: str) -> str:
 
 def about_column(column: Column) -> str:
     """Returns the text next to the column's name, such as "share, higher is better"."""
-    return ", ".join(word for word in (unit_beside(column), WHICH[column.better]) if word)
+    return ", ".join(word for word in (separate_unit(column), WHICH[column.better]) if word)
 
 
-def unit_beside(column: Column) -> str:
+def separate_unit(column: Column) -> str:
     """Returns the unit for the text next to the column's name; "" if the name has the unit.
 
     The name of a figure with several units has the unit: "bits_per_byte (bits per byte)".
@@ -199,7 +199,7 @@ def difference_sentence(summary: Summary, d: Difference) -> str:
     """Returns for example '"40%" is better than "15%" at classify by 0.031 accuracy'."""
     better, worse = summary.better_and_worse(d)
     size = number(abs(d.estimate.mean), decimals([d.estimate]))
-    unit = unit_beside(summary.column(d.figure))
+    unit = separate_unit(summary.column(d.figure))
     return f'"{better}" is better than "{worse}" at {d.figure} by {size} {unit}'.strip()
 
 

@@ -56,7 +56,7 @@ def test_results_of_before_there_was_tuning_are_read(tmp_path):
     assert not (tmp_path / "tuning.jsonl").exists()
 
 
-def test_checkpoints_before_the_end_are_kept_beside_what_is_compared(tmp_path):
+def test_checkpoints_before_the_end_are_kept_in_addition_to_what_is_compared(tmp_path):
     ends = planted.results(["15%", "40%"], seeds=(0, 1))
     made = planted.over_training(ends, 3)
     results.write(tmp_path, made)

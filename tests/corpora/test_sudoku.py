@@ -28,8 +28,8 @@ def solutions(cells):
     if "_" not in cells:
         return [cells]
     cell = cells.index("_")
-    beside = {cells[c] for c in CELLS if set(groups(c)) & set(groups(cell))}
-    able = [digit for digit in "1234" if digit not in beside]
+    excluded = {cells[c] for c in CELLS if set(groups(c)) & set(groups(cell))}
+    able = [digit for digit in "1234" if digit not in excluded]
     return [s for x in able for s in solutions([*cells[:cell], x, *cells[cell + 1 :]])]
 
 

@@ -150,9 +150,9 @@ def test_decoding_a_batch_equals_decoding_its_rows(name):
     prompts, others = prompts_of(model, PAIR), prompts_of(model, OTHER_PAIR)
     settings = dict(beams=3, max_new=6, stop_ids=(3, 40, 50))
     found = beam_search(model, params, prompts, **settings)
-    beside_another = beam_search(model, params, others, **settings)
+    with_another = beam_search(model, params, others, **settings)
     alone = beam_search(model, params, single(prompts, 1), **settings)
-    assert_same_beams(found, [first_row(beside_another), alone])
+    assert_same_beams(found, [first_row(with_another), alone])
 
 
 @pytest.mark.slow

@@ -209,9 +209,9 @@ def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
     keys = jax.random.split(jax.random.key(3), 2)
     settings = dict(max_new=7, stop_ids=(3, 40, 50), sampling=SAMPLINGS[sampling])
     found = decode(model, params, prompts, keys=keys, **settings)
-    beside_another = decode(model, params, others, keys=keys, **settings)
+    with_another = decode(model, params, others, keys=keys, **settings)
     alone = decode(model, params, single(prompts, 1), keys=keys[1:], **settings)
-    assert_same_rows(found, [first_row(beside_another), alone])
+    assert_same_rows(found, [first_row(with_another), alone])
 
 
 @pytest.mark.slow

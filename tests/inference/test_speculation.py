@@ -233,9 +233,9 @@ def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
     keys = jax.random.split(jax.random.key(2), 2)
     settings = dict(max_new=6, stop_ids=(3, 40, 50), sampling=sampling)
     found, _ = speculate(*four, prompts, keys=keys, **settings)
-    beside_another, _ = speculate(*four, others, keys=keys, **settings)
+    with_another, _ = speculate(*four, others, keys=keys, **settings)
     alone, _ = speculate(*four, single(prompts, 1), keys=keys[1:], **settings)
-    assert_same_rows(found, [first_row(beside_another), alone])
+    assert_same_rows(found, [first_row(with_another), alone])
 
 
 @pytest.mark.slow

@@ -28,8 +28,8 @@ def of(one, texts, **settings):
 @every_layout
 def test_states_of_a_text_do_not_depend_on_other_texts(builder):
     one = trained(builder, OBJECTIVES[builder])
-    alone, beside = of(one, ["some text"]), of(one, ["some text", "and a much longer text" * 3])
-    np.testing.assert_allclose(alone[0].layers, beside[0].layers, atol=2e-5)
+    alone, together = of(one, ["some text"]), of(one, ["some text", "and a much longer text" * 3])
+    np.testing.assert_allclose(alone[0].layers, together[0].layers, atol=2e-5)
     assert one.decode(alone[0].tokens[alone[0].text]) == "some text"
     assert alone[0].layers.shape == (1, len(alone[0].tokens), 16)
     row = text_row(one, one.encode("some text"))

@@ -64,13 +64,13 @@ def test_the_loss_matches_the_paper(size):
 
 @pytest.mark.slow
 def test_the_loss_of_copies_in_a_decoder_of_their_own_is_the_same():
-    objective, f, beside = drawn(8)
+    objective, f, batch = drawn(8)
     layout = layouts.encoder_decoder
     sizes = layout.lengths(objective.lengths(LENGTH))
     alone = jax.vmap(lambda row: layout.arrange(row, sizes, 0, 1))(f)
     logits = jax.random.normal(jax.random.key(1), (8, LENGTH, VOCABULARY))
     outputs = Outputs(logits)
-    expected = objective.loss(beside).scored(outputs)["tokens"]
+    expected = objective.loss(batch).scored(outputs)["tokens"]
     outputs.hidden = {"top": logits}
     got = objective.loss(alone).scored(outputs)["tokens"]
     for one, other in ((got.sums, expected.sums), (got.weights, expected.weights)):

@@ -69,11 +69,11 @@ def test_next_to_a_model_of_any_family_it_is_the_same(both, kind, tmp_path):
     ours, theirs = both
     write_tokenizer(str(tmp_path), ours)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    beside = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    exported = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in (*PROBES[:-1], "a<extra_id_2>[S] b"):
-        assert beside(text).input_ids == theirs(text).input_ids
-        assert beside.decode(beside(text).input_ids) == text
-    assert beside.all_special_ids == theirs.all_special_ids
+        assert exported(text).input_ids == theirs(text).input_ids
+        assert exported.decode(exported(text).input_ids) == text
+    assert exported.all_special_ids == theirs.all_special_ids
 
 
 def test_special_tokens_have_the_same_ids(both):

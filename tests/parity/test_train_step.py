@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from benchmarks import beside_torch
+from benchmarks import compare_with_torch
 from tests.refusals import refuses
 
 TINY = {
-    "gpt2": beside_torch.Measured(
+    "gpt2": compare_with_torch.Measured(
         file="gpt2", mlp=2, layers={"num_layers": 1}, lengths={"decoder": 8}
     )
 }
@@ -20,8 +20,8 @@ TINY = {
 def test_steps_of_a_model_compared_with_torch(monkeypatch, capsys, dtype):
     # Compiling takes half a minute, and this test does not use the speed.
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
-    monkeypatch.setattr(beside_torch, "VOCABULARY", 64)
-    beside_torch.compare(2, 1, width=64, dtype=dtype, models=TINY)
+    monkeypatch.setattr(compare_with_torch, "VOCABULARY", 64)
+    compare_with_torch.compare(2, 1, width=64, dtype=dtype, models=TINY)
     time = r" +[\d,]+\.\d+ m?s"
     assert re.search(rf"gpt2 +\d.* 2 × 8{time}{time} +\d", capsys.readouterr().out)
 
@@ -31,7 +31,7 @@ def test_other_losses_are_refused(monkeypatch):
     def theirs(folder, dtype):
         yield lambda: (2.0, 1.0)
 
-    monkeypatch.setattr(beside_torch, "torch_steps", theirs)
-    monkeypatch.setattr(beside_torch, "our_steps", lambda *_: lambda: (4.0, 1.0))
+    monkeypatch.setattr(compare_with_torch, "torch_steps", theirs)
+    monkeypatch.setattr(compare_with_torch, "our_steps", lambda *_: lambda: (4.0, 1.0))
     with refuses(SystemExit, "4.0", "2.0"):
-        beside_torch.compare(2, 1, width=64, dtype="float32", models=TINY)
+        compare_with_torch.compare(2, 1, width=64, dtype="float32", models=TINY)

@@ -209,10 +209,10 @@ def test_an_exchange_that_ends_in_the_next_turn_overlaps_with_a_whole_turn():
     a_turn = 2 * 65536 * 1024 * 15 / 16 / 90e9
     before = estimated()
     # computing takes 0.3 ms per iteration
-    for program, beside in ((crossing, 0.3e-3), (at_once, 0.0)):
+    for program, computing in ((crossing, 0.3e-3), (at_once, 0.0)):
         found = estimated(program)
         more = found.exchanges.waited - before.exchanges.waited
-        assert more == pytest.approx(24 * (a_turn - beside))
+        assert more == pytest.approx(24 * (a_turn - computing))
 
 
 @pytest.mark.parametrize("size", [2**26, 2**28])
@@ -222,10 +222,10 @@ def test_an_exchange_overlaps_with_the_loop_between_its_start_and_its_end(size):
     loop = next(x for x in PROGRAM.splitlines(True) if "%while.1 =" in x)
     before = estimated()
     found = estimated(PROGRAM.replace(loop, start + loop + done))
-    took, beside = 4 * size * 15 / 16 / 90e9, 24 * 0.3e-3  # time that the loop takes to compute
+    took, computing = 4 * size * 15 / 16 / 90e9, 24 * 0.3e-3  # time that the loop takes to compute
     assert found.exchanges.seconds - before.exchanges.seconds == pytest.approx(took)
     more = found.exchanges.waited - before.exchanges.waited
-    assert more == pytest.approx(max(0.0, took - beside))
+    assert more == pytest.approx(max(0.0, took - computing))
 
 
 def test_exchanges_that_are_started_together_take_turns_on_the_links():

@@ -1,8 +1,8 @@
 """Measures the time of a training step, compared with compiled PyTorch.
 
-    python benchmarks/beside_torch.py
-    python benchmarks/beside_torch.py --width=1024 --rows=8 --dtype=bfloat16
-    python benchmarks/beside_torch.py --width=768 --rows=64 --dtype=bfloat16    # on a GPU
+    python benchmarks/compare_with_torch.py
+    python benchmarks/compare_with_torch.py --width=1024 --rows=8 --dtype=bfloat16
+    python benchmarks/compare_with_torch.py --width=768 --rows=64 --dtype=bfloat16    # on a GPU
 
 A model with random parameters is exported to `transformers`. From there pretrax and PyTorch take
 steps of AdamW on the same batch: forward pass, loss, gradients and update. Each runs in its own
