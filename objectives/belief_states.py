@@ -16,7 +16,7 @@ from .contract import VOCABULARY, BatchLoss, Labels, Objective, Row, Term
 from .features import no_pools, pad_or_truncate, target_sequence
 from .language_modeling import causal_lm
 from .losses import at_slots, head_cross_entropy, predictions
-from .splicing import Documents, by_document, documents, piece, splice
+from .splicing import DocumentRanges, by_document, document_ranges, piece, splice
 from .streams import StackRow, Stream, append_row, register_stream
 from .token_ids import TokenIds
 
@@ -76,10 +76,12 @@ def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
 
 
 def _both_ways(pairs: int, mask, key, row: Row, partner, lengths, max_documents):
-    document = Documents(*(jnp.repeat(x, 2) for x in documents(row.segments, max_documents)))
+    document = DocumentRanges(
+        *(jnp.repeat(x, 2) for x in document_ranges(row.segments, max_documents))
+    )
     is_reversed = jnp.arange(document.length.size) % 2 == 1
     sizes = document.length + (is_reversed & (document.length > 0))
-    copies = Documents(jnp.cumsum(sizes) - sizes, sizes)
+    copies = DocumentRanges(jnp.cumsum(sizes) - sizes, sizes)
     slot = jnp.arange(lengths["targets"], dtype=jnp.int32)
     _, segments = splice(slot, piece(*copies), slot.size)
     place = slot - by_document(copies.start, segments)

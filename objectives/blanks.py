@@ -23,7 +23,7 @@ from .span_lengths import poisson_lengths, poisson_table, span_starts
 from .splicing import (
     Pieces,
     document_bits,
-    documents,
+    document_ranges,
     hidden_runs,
     interleaved,
     pieces,
@@ -113,7 +113,7 @@ def _positive(table: list[int]) -> list[int]:
 
 def _blank_spans(key, row, partner, lengths, max_documents, *, counts, span_lengths, mask, eos):
     S = max(lengths["targets"] // 2, 1)  # a span has at least two targets
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     # Bits are one-dimensional, four for each span, so that the first bits do not depend on the
     # number of spans.
     bits_DxSx4 = document_bits(key, max_documents, (4 * S,)).reshape(-1, S, 4)

@@ -25,7 +25,7 @@ from .features import input_sequence, labels_in_place, pad_or_truncate
 from .layouts import guarded, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
-from .splicing import by_document, documents, piece, splice
+from .splicing import by_document, document_ranges, piece, splice
 from .streams import Layout, StackRow, Stream, register_stream, streams_named
 from .token_ids import TokenIds
 from .token_weights import spliced_weights
@@ -109,7 +109,7 @@ def _block_loss(batch) -> BatchLoss:
 
 
 def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask, maskable):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     text = piece(*document)
     tokens, segments = splice(row.tokens, text, lengths["inputs"])
     weights = spliced_weights(row, row.tokens, text, lengths["inputs"])
@@ -198,7 +198,7 @@ def _in_two_stacks(features, lengths, bos, max_documents) -> dict:
     def blocks(size):
         """Returns each slot's segment, position, document start, block begin and block end."""
         segments = pad_or_truncate(features["inputs_segments"], size)
-        document = documents(segments, max_documents)
+        document = document_ranges(segments, max_documents)
         first = by_document(document.start, segments)
         begin, end = (
             first + pad_or_truncate(features[f"noised_{x}"], size) for x in ("begins", "ends")

@@ -24,7 +24,7 @@ from .language_modeling import causal_lm, stand_ins
 from .losses import predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
 from .selection import random_tokens
-from .splicing import by_document, documents
+from .splicing import by_document, document_ranges
 from .token_ids import TokenIds
 
 _DRAFT = MaskedBlocks(4, bidirectional=False, shifted=True)
@@ -98,7 +98,7 @@ def _mask_tail(corrupt, key, row, partner, lengths, max_documents, *, window, ma
         masked = pad_or_truncate(row.hidden, segments.size) & (segments > 0)
         return features | {"targets_stand_ins": stand_ins(masked, mask)}
     time_key, token_key = jax.random.split(key)
-    document = documents(segments, max_documents)
+    document = document_ranges(segments, max_documents)
     number = product24(uniform24(time_key, max_documents), document.length)
     number = jnp.maximum(number, 1)
     width = jnp.minimum(number * window[0] // window[1], document.length)

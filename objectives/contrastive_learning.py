@@ -25,7 +25,7 @@ from .prompt_forms import PromptForm
 from .splicing import (
     Pieces,
     document_bits,
-    documents,
+    document_ranges,
     interleaved,
     part_of,
     piece,
@@ -305,7 +305,7 @@ def crop(share: OpenShare) -> Noise:
 
 
 def _crop(away_share, key, text: Text, count: int) -> Text:
-    document = documents(text.segments, count)
+    document = document_ranges(text.segments, count)
     away = round_ratio(document.length * away_share[0], away_share[1])
     away = jnp.maximum(jnp.minimum(away, document.length - 1), 0)
     first = document.start + randint(document_bits(key, count), away + 1)
@@ -314,11 +314,11 @@ def _crop(away_share, key, text: Text, count: int) -> Text:
 
 
 def _two_views(apply, cls, key, row, partner, lengths, max_documents):
-    present = documents(row.segments, max_documents).length > 0
+    present = document_ranges(row.segments, max_documents).length > 0
     text = text_of_row(row, max(row.tokens.size, lengths["inputs"] // 2))
     views = [apply(jax.random.fold_in(key, view), text, max_documents) for view in range(2)]
     source, (second_at, cls_at) = with_specials(views[0].tokens, views[1].tokens, cls)
-    each = [documents(view.segments, max_documents) for view in views]
+    each = [document_ranges(view.segments, max_documents) for view in views]
     body = [piece(view.start + at, view.length) for view, at in zip(each, (0, second_at))]
     return _texts_of_rows(source, cls_at, body, [present] * 2, present, lengths)
 
@@ -327,7 +327,7 @@ def _two_views(apply, cls, key, row, partner, lengths, max_documents):
 
 
 def _split_in_parts(texts, cls, key, row, partner, lengths, max_documents):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     source, (cls_at,) = with_specials(row.tokens, cls)
     parts = [part_of(row, document, k) for k in range(texts.size)]
     filled = [part.length > 0 for part in parts]
@@ -357,7 +357,7 @@ def _texts_of_rows(
     each = [interleaved(piece(cls_at, yes_D), text) for yes_D, text in zip(opened, body)]
     by_text = Pieces(*(jnp.stack(x, 1).reshape(-1, 2) for x in zip(*each)))
     tokens, segments = splice(source, by_text, lengths["inputs"])
-    first = documents(segments, by_text.length.shape[0]).start
+    first = document_ranges(segments, by_text.length.shape[0]).start
     counts = jnp.repeat(counts_D, texts)
     return input_sequence((tokens, segments)) | pool_columns(
         jnp.where(counts, first, 0), jnp.zeros_like(first), counts, lengths["pools"]

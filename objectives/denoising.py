@@ -22,9 +22,9 @@ from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_targets,
 from .prompt_forms import PromptForm
 from .span_lengths import noise_counts, span_starts
 from .splicing import (
-    Documents,
+    DocumentRanges,
     document_bits,
-    documents,
+    document_ranges,
     frame_of,
     hidden_runs,
     interleaved,
@@ -233,7 +233,7 @@ def _corrupt_spans(
     key, row, partner, lengths, max_documents, *, counts, drawn, anywhere, closes, sentinels, frame
 ):
     S = max(lengths["sentinels"], 1)
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     present = document.length > 0
     if row.hidden is None:
         begin, end = _drawn_spans(key, document, S, counts, drawn, anywhere)
@@ -263,7 +263,7 @@ def _corrupt_spans(
     )
 
 
-def _drawn_spans(key, document: Documents, size: int, counts, drawn, anywhere):
+def _drawn_spans(key, document: DocumentRanges, size: int, counts, drawn, anywhere):
     """Returns (begin, end) i32[D, size] of spans; for absent spans, the document's length."""
     # One-dimensional bits alternate between noise and text, so that the first bits do not depend
     # on the number of spans.

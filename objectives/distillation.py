@@ -15,7 +15,7 @@ from .contract import BatchLoss, Labels, Objective, Row, Term
 from .features import pad_or_truncate
 from .language_modeling import causal_lm
 from .losses import at_slots, head_cross_entropies, predictions
-from .splicing import documents, piece, splice
+from .splicing import document_ranges, piece, splice
 from .streams import StackRow, Stream, append_row, register_stream
 from .token_ids import TokenIds
 
@@ -68,7 +68,7 @@ def _with_teacher(likeliest: int, copy, key, row: Row, partner, lengths, max_doc
         known_Tx2xN = jnp.zeros((size, 2, likeliest), jnp.int32)
     else:
         slot = jnp.arange(row.tokens.size, dtype=jnp.int32)
-        origin, _ = splice(slot, piece(*documents(row.segments, max_documents)), size)
+        origin, _ = splice(slot, piece(*document_ranges(row.segments, max_documents)), size)
         is_target = (features["targets_segments"] > 0)[:, None, None]
         known_Tx2xN = jnp.where(is_target, row.teacher[origin, :, :likeliest], 0)
     for k in range(likeliest):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from .arithmetic import product24, running_sum
 from .contract import Array
-from .splicing import by_document, documents
+from .splicing import by_document, document_ranges
 from .streams import STREAMS
 
 
@@ -78,7 +78,7 @@ def orders_in_line(segments: Array, count: int, ahead: int | Array = 0) -> dict:
     >>> orders_in_line(jnp.array([1, 1, 1, 1, 1]), 1, 2**23)["inputs_ends"]
     Array([3, 3, 4, 4, 5], dtype=int32)
     """
-    document = documents(segments, count)
+    document = document_ranges(segments, count)
     slot = jnp.arange(segments.size, dtype=jnp.int32)
     first, length = (by_document(x, segments) for x in document)
     end = slot + 1 + product24(ahead, jnp.maximum(first + length - 1 - slot, 0))

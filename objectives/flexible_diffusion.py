@@ -19,7 +19,7 @@ from .features import input_sequence, pad_or_truncate
 from .losses import predicting_stack
 from .masked_diffusion import LowestRate, loss_by_rates
 from .prompt_forms import PromptForm
-from .splicing import compacted, documents, frame_of, framed
+from .splicing import compacted, document_ranges, frame_of, framed
 from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 
@@ -87,7 +87,7 @@ def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = _LOWEST_R
 
 
 def _mask_and_drop(key, row, partner, lengths, max_documents, *, lowest, mask, text, frame):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     present = document.length > 0
     rate_key, insertion_key, unmasking_key = jax.random.split(key, 3)
     drawn = lowest + product24(uniform24(rate_key, max_documents), 2**24 - lowest)
@@ -103,7 +103,7 @@ def _mask_and_drop(key, row, partner, lengths, max_documents, *, lowest, mask, t
     if row.hidden is not None:  # the rate is the share of hidden tokens in the document
         dropped = jnp.zeros_like(dropped)
         masked = is_text & row.hidden
-        counts = documents(jnp.where(masked, row.segments, 0), max_documents).length
+        counts = document_ranges(jnp.where(masked, row.segments, 0), max_documents).length
         rates = ratio24(counts, document.length)
 
     # A document begins with bos. A missing token belongs to the last input before it.

@@ -14,7 +14,7 @@ from ..constraints import OpenShare, Share, checked
 from .arithmetic import bernoulli, fixed24, ratio, running_sum, traced
 from .contract import Objective
 from .noising import Noise, Text, from_noise, kept_tokens
-from .splicing import by_document, documents, sentence_ends
+from .splicing import by_document, document_ranges, sentence_ends
 from .token_ids import TokenIds
 
 
@@ -132,7 +132,7 @@ def _highest(scores_N, segments_N, share, count: int):
 
     Later sentences win ties.
     """
-    document = documents(segments_N, count)
+    document = document_ranges(segments_N, count)
     quota_D = jnp.maximum(document.length * share[0] // share[1], 1)
     slot = jnp.arange(scores_N.size, dtype=jnp.int32)
     owner = jnp.where(segments_N > 0, segments_N, count + 1)  # padding comes last

@@ -22,7 +22,7 @@ from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import input_sequence, labels_in_place, pad_or_truncate
 from .losses import at_slots, predicting_stack, predictions
 from .prompt_forms import Noised, PromptForm, recorded_noise
-from .splicing import documents, piece, splice
+from .splicing import document_ranges, piece, splice
 from .token_ids import TokenIds
 
 _BITS = 15  # precision of a document's time, and of the random number of a token
@@ -108,7 +108,7 @@ def _replacing(share: float) -> float:
 
 
 def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, mask, text):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     present = document.length > 0
     tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
     first, last = text

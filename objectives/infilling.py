@@ -21,7 +21,7 @@ from .span_lengths import poisson_lengths, poisson_table, span_starts
 from .splicing import (
     Pieces,
     document_bits,
-    documents,
+    document_ranges,
     hidden_runs,
     interleaved,
     joined,
@@ -98,7 +98,7 @@ def fill_in_the_middle(
 
 
 def _move_middles(key, row, partner, lengths, max_documents, *, rate, spm_rate, spm, markers, eos):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     start, n = (x[:, None] for x in document)
     bits = document_bits(key, document.length.size, (4,))
     form = jnp.where(bernoulli(bits[:, 1], spm_rate), spm, _PSM)
@@ -177,7 +177,7 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
 
 def _move_spans(key, row, partner, lengths, max_documents, *, counts, sentinels, eos):
     S = sentinels.size
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     bits = document_bits(key, document.length.size, (1 + 2 * S,))
     spans = poisson_lengths(bits[:, 0], counts)
     spans = jnp.clip(spans, 1, jnp.minimum(S, max_runs(document.length)))

@@ -14,7 +14,7 @@ from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Row
 from .features import input_sequence, pool_columns
 from .losses import pool_class_loss, predicting_stack, predictions, score_slots, token_loss
 from .prompt_forms import PromptForm
-from .splicing import by_document, compacted, documents, frame_of, framed, is_of_each
+from .splicing import by_document, compacted, document_ranges, frame_of, framed, is_of_each
 from .token_ids import TokenIds
 
 # Classes of the head "stop".
@@ -124,7 +124,7 @@ def _log_partition(logits):
 
 def _shares(segments_K, count: int):
     """Returns f32[K]: 1 / number of entries in the same segment; 0 without a segment."""
-    counts = by_document(documents(segments_K, count).length, segments_K)
+    counts = by_document(document_ranges(segments_K, count).length, segments_K)
     return (segments_K > 0) / jnp.maximum(counts, 1).astype(jnp.float32)
 
 
@@ -140,7 +140,7 @@ def _log_shares(evidence_T, segments_T, count: int):
 
 
 def _drop_tokens(key, row, partner, lengths, max_documents, *, opening, bos, text):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     present = document.length > 0
     rate_key, token_key = jax.random.split(key)
     rates = uniform24(rate_key, max_documents)
@@ -161,8 +161,8 @@ def _drop_tokens(key, row, partner, lengths, max_documents, *, opening, bos, tex
     opened = framed(given, present, bos, row.tokens.size + max_documents)
     tokens, segments = framed(opened, present, opening, lengths["inputs"])
 
-    missing = documents(jnp.where(dropped, row.segments, 0), max_documents).length > 0
-    first = documents(segments, max_documents).start * present
+    missing = document_ranges(jnp.where(dropped, row.segments, 0), max_documents).length > 0
+    first = document_ranges(segments, max_documents).start * present
     classes = jnp.where(missing, INCOMPLETE, COMPLETE)
     return (
         input_sequence((tokens, segments))

@@ -16,7 +16,7 @@ from .contract import BatchLoss, ModelOutputs, Objective, Row, Rows, Term
 from .contrastive_learning import unit
 from .features import input_sequence, orders_in_line, pool_columns
 from .losses import at_slots, token_loss
-from .splicing import documents, joined, part_of, piece, splice, with_specials
+from .splicing import document_ranges, joined, part_of, piece, splice, with_specials
 from .supervised import dialogue
 from .token_ids import TokenIds
 
@@ -79,7 +79,7 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
 
 
 def _write_and_view(write, asked, key, row: Row, partner, lengths, max_documents):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     text, answer = (part_of(row, document, k) for k in range(VIEWS))
     counts = (text.length > 0) & (answer.length > 0)
 
@@ -92,7 +92,7 @@ def _write_and_view(write, asked, key, row: Row, partner, lengths, max_documents
         joined(piece(*answer), nothing),
     )
     tokens, segments = splice(source, pieces, lengths["inputs"])
-    view = documents(segments, max_documents * (1 + VIEWS))
+    view = document_ranges(segments, max_documents * (1 + VIEWS))
 
     features = write(key, row, partner, lengths, max_documents)
     number = features["targets_segments"]

@@ -31,9 +31,9 @@ from .losses import prediction_segments, predictions, token_loss
 from .prompt_forms import PromptForm
 from .selection import choose, selection_of
 from .splicing import (
-    Documents,
+    DocumentRanges,
     document_bits,
-    documents,
+    document_ranges,
     frame_of,
     joined,
     marked_runs,
@@ -73,7 +73,7 @@ def causal_lm(ids: TokenIds) -> Objective:
 
 
 def _copy_row(key, row, partner, lengths, max_documents):
-    text = piece(*documents(row.segments, max_documents))
+    text = piece(*document_ranges(row.segments, max_documents))
     size = lengths["targets"]
     weights = spliced_weights(row, row.tokens, text, size)
     return target_sequence(splice(row.tokens, text, size), weights)
@@ -166,10 +166,10 @@ _NEVER_MASKED = 8  # tokens at the beginning of a document
 
 
 def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask, text):
-    document = documents(row.segments, max_documents)
-    twice = Documents(*(jnp.repeat(x, 2) for x in document))
+    document = document_ranges(row.segments, max_documents)
+    twice = DocumentRanges(*(jnp.repeat(x, 2) for x in document))
     tokens, segments = splice(row.tokens, piece(*twice), lengths["targets"])
-    copy = documents(segments, 2 * max_documents)
+    copy = document_ranges(segments, 2 * max_documents)
     copy_L = jnp.maximum(segments - 1, 0)
     position = jnp.arange(tokens.size, dtype=jnp.int32) - copy.start[copy_L]
 
@@ -260,7 +260,7 @@ def _longest_drawn(n, kept, xp):
 
 
 def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix, frame):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     bits = document_bits(key, document.length.size)
     drawn = 1 + randint(bits, _longest_drawn(document.length, kept, jnp))
     suffix = jnp.where(draws_prefix, jnp.maximum(document.length - drawn, 1), drawn)
@@ -270,12 +270,12 @@ def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix
     present = document.length > 0
     suffix = jnp.where(present, suffix, 0)
     prefix = document.length - suffix
-    given = Documents(document.start, prefix)
-    answer = Documents(document.start + prefix, suffix)
+    given = DocumentRanges(document.start, prefix)
+    answer = DocumentRanges(document.start + prefix, suffix)
     return divided(row, present, frame, given, answer, lengths)
 
 
-def divided(row, present_D, frame, given: Documents, answer: Documents, lengths) -> dict:
+def divided(row, present_D, frame, given: DocumentRanges, answer: DocumentRanges, lengths) -> dict:
     """Returns features with one span of each document as inputs and another span as targets.
 
     The frame surrounds the inputs. Its closing tokens also close the targets.

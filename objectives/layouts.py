@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 
 from .features import pad_or_truncate
-from .splicing import by_document, documents, joined, piece, splice
+from .splicing import by_document, document_ranges, joined, piece, splice
 from .streams import (
     STREAMS,
     Layout,
@@ -44,8 +44,8 @@ def _encoder_decoder(features, lengths, bos, max_documents):
     encoder_segments = pad_or_truncate(features["inputs_segments"], lengths["encoder"])
     decoder_segments = pad_or_truncate(features["targets_segments"], lengths["decoder"])
     targets = pad_or_truncate(features["targets"], lengths["decoder"])
-    encoder_documents = documents(encoder_segments, max_documents)
-    decoder_documents = documents(decoder_segments, max_documents)
+    encoder_documents = document_ranges(encoder_segments, max_documents)
+    decoder_documents = document_ranges(decoder_segments, max_documents)
     batch = {
         "encoder_input_tokens": pad_or_truncate(features["inputs"], lengths["encoder"]),
         "encoder_segment_ids": encoder_segments,
@@ -114,8 +114,8 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
     D = max(max_documents, f["pools_slots"].size)
     T = lengths[stack]
     offset = f["inputs"].size
-    input_documents = documents(f["inputs_segments"], D)
-    target_documents = documents(f["targets_segments"], D)
+    input_documents = document_ranges(f["inputs_segments"], D)
+    target_documents = document_ranges(f["targets_segments"], D)
 
     # The source of each slot of the stack: the inputs, and after them the targets.
     both = joined(
@@ -123,7 +123,7 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
     )
     index = jnp.arange(offset + f["targets"].size, dtype=jnp.int32)
     origin, segments = splice(index, both, T)
-    whole = documents(segments, D)
+    whole = document_ranges(segments, D)
 
     def place(inputs, targets):
         return jnp.where(segments > 0, jnp.concatenate([inputs, targets])[origin], 0)

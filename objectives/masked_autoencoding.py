@@ -23,7 +23,7 @@ from .random_order import random_order
 from .splicing import (
     Pieces,
     by_document,
-    documents,
+    document_ranges,
     interleaved,
     pieces,
     splice,
@@ -109,7 +109,7 @@ def _mask_and_restore(mask, restore, key, row, partner, lengths, max_documents):
 def _restore(states, visible, key, row, size: int, max_documents: int):
     """Returns the targets of the decoder, and the interval of targets that restores each one."""
     order_key, start_key = jax.random.split(key)
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     visible_D = jnp.maximum(document.length - 1, 0) * visible[0] // visible[1]
 
     tokens, positions = _shuffled(order_key, row, document)
@@ -118,7 +118,7 @@ def _restore(states, visible, key, row, size: int, max_documents: int):
     origin, segments = splice(jnp.arange(source.size, dtype=jnp.int32), arrangement, size)
     positions = jnp.append(positions, jnp.zeros_like(states))[origin]
 
-    first = by_document(documents(segments, max_documents).start, segments)
+    first = by_document(document_ranges(segments, max_documents).start, segments)
     visible_T = by_document(visible_D, segments)
     slot = jnp.arange(size, dtype=jnp.int32)
     last = (states.size - 1) * (visible_T + 1)  # the last [CLS] state of a document
@@ -183,7 +183,9 @@ def _with_decoder(features, lengths, bos, max_documents) -> dict:
     batch = single_stack("encoder", encoded, lengths, bos, max_documents)
     f = {column: pad_or_truncate(features[column], lengths["decoder"]) for column in columns}
     segments = f["targets_segments"]
-    first = by_document(documents(batch["encoder_segment_ids"], max_documents).start, segments)
+    first = by_document(
+        document_ranges(batch["encoder_segment_ids"], max_documents).start, segments
+    )
     return batch | {
         "decoder_input_tokens": f["targets"],
         "decoder_target_tokens": f["targets"],

@@ -23,9 +23,9 @@ from .losses import predicting_stack, predictions, token_loss
 from .prompt_forms import PromptForm
 from .selection import rates_by_chances
 from .splicing import (
-    Documents,
+    DocumentRanges,
     alternated,
-    documents,
+    document_ranges,
     frame_of,
     framed,
     framed_column,
@@ -256,7 +256,7 @@ def _noised(key, row, size: int, max_documents, power, *, rates, text, frame) ->
     If `power` is a number, masks follow the chances of tokens (`selection.rates_by_chances`).
     """
     lowest, highest = rates
-    present = documents(row.segments, max_documents).length > 0
+    present = document_ranges(row.segments, max_documents).length > 0
     tokens, segments = framed((row.tokens, row.segments), present, frame, size)
 
     rate_key, token_key = jax.random.split(key)
@@ -288,8 +288,8 @@ def _mask_twice(noised, key, row, partner, lengths, max_documents, *, mask, shif
 
 def _with_complements(text: _Noised, size: int) -> _Noised:
     """Returns each document twice: as it is masked, and with exactly its other text masked."""
-    document = documents(text.segments, text.rates.size)
-    twice = Documents(*(jnp.repeat(x, 2) for x in document))
+    document = document_ranges(text.segments, text.rates.size)
+    twice = DocumentRanges(*(jnp.repeat(x, 2) for x in document))
     slots = jnp.arange(text.tokens.size, dtype=jnp.int32)
     origin, segments = splice(slots, piece(*twice), size)
     live = segments > 0
@@ -340,9 +340,9 @@ def chosen_at_rates(
             token_rates = rates[jnp.maximum(segments - 1, 0)]
         bits = jax.random.bits(key, segments.shape, jnp.uint32)
         return is_text & bernoulli(bits, token_rates), rates
-    document = documents(row.segments, rates.size)
+    document = document_ranges(row.segments, rates.size)
     present = document.length > 0
     marked = framed_marks(row.hidden, row.segments, present, frame, segments.size)
     chosen = is_text & marked
-    counts = documents(jnp.where(chosen, segments, 0), rates.size).length
+    counts = document_ranges(jnp.where(chosen, segments, 0), rates.size).length
     return chosen, ratio24(counts, document.length)

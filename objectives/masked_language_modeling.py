@@ -26,7 +26,7 @@ from .selection import Selection, choose, quota, selection_of, with_chances
 from .splicing import (
     by_document,
     compacted,
-    documents,
+    document_ranges,
     frame_of,
     framed,
     framed_column,
@@ -283,7 +283,7 @@ def _mask_in_place(
     if copies is not None:
         key = _static_key(key, row, copies)
     text = _masked(selection, replace, frame, key, row, lengths["inputs"], max_documents)
-    present = documents(row.segments, max_documents).length > 0
+    present = document_ranges(row.segments, max_documents).length > 0
     weights = framed_weights(row, present, frame, lengths["inputs"])
     return input_sequence((text.masked, text.segments)) | labels_in_place(
         text.tokens, text.chosen, shift, lengths["labels"], weights
@@ -301,7 +301,7 @@ class _Masked(NamedTuple):
 
 def _masked(selection, replace, frame, key, row, size: int, max_documents) -> _Masked:
     choice_key, replacement_key = jax.random.split(key)
-    present = documents(row.segments, max_documents).length > 0
+    present = document_ranges(row.segments, max_documents).length > 0
     tokens, segments = framed((row.tokens, row.segments), present, frame, size)
     hidden = row.hidden
     if hidden is not None:
@@ -318,7 +318,7 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
     size = lengths["inputs"]
     text = _masked(selection, replace, frame, text_key, row, size, max_documents)
     chosen_documents, rest_documents = (
-        documents(jnp.where(marks, text.segments, 0), max_documents)
+        document_ranges(jnp.where(marks, text.segments, 0), max_documents)
         for marks in (text.chosen, ~text.chosen)
     )
     bits = jax.random.bits(order_key, (size,), jnp.uint32)
@@ -335,7 +335,7 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
     def by_slot(values_D):
         return by_document(values_D, segments)
 
-    first = by_slot(documents(segments, max_documents).start)
+    first = by_slot(document_ranges(segments, max_documents).start)
     number = by_slot(chosen_documents.length)  # number of chosen tokens
     length = number + by_slot(rest_documents.length)
     at = slot - first
@@ -343,7 +343,7 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
     # A chosen token attends to itself; the mask that predicts it attends to a mask in its place.
     start = jnp.where(predicts, at - length - number, jnp.maximum(at - length + 1, 0))
     is_mask = (at < number) | predicts
-    position = origin - by_slot(documents(text.segments, max_documents).start)
+    position = origin - by_slot(document_ranges(text.segments, max_documents).start)
     live = segments > 0
     columns = (position, first + start, first + start + length)
     given = jnp.where(is_mask, text.masked[origin], text.tokens[origin])

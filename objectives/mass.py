@@ -19,7 +19,7 @@ from .prompt_forms import PromptForm
 from .splicing import (
     by_document,
     document_bits,
-    documents,
+    document_ranges,
     frame_of,
     framed,
     marked_runs,
@@ -93,7 +93,7 @@ def _fragment_length(n, share, xp=jnp):
 
 
 def _mask_fragments(key, row, partner, lengths, max_documents, *, share, replace, frame):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     position_key, fate_key = jax.random.split(key)
     length = _fragment_length(document.length, share)
     begin = _drawn_begins(

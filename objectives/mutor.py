@@ -18,7 +18,7 @@ from .contract import BatchLoss, Objective
 from .language_modeling import causal_lm
 from .layouts import positions
 from .losses import token_loss
-from .splicing import by_document, document_bits, documents
+from .splicing import by_document, document_bits, document_ranges
 from .tidar import loss_of_masks
 from .token_ids import TokenIds
 
@@ -74,7 +74,7 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
 def _with_registers(corrupt, key, row, partner, lengths, max_documents, *, max_offset, register):
     features = corrupt(key, row, partner, lengths, max_documents)
     segments = features["targets_segments"]
-    document = documents(segments, max_documents)
+    document = document_ranges(segments, max_documents)
     position = positions(segments, document)
     offset_D = 1 + randint(document_bits(key, max_documents), max_offset)
     visible = position + 2 - by_document(offset_D, segments)

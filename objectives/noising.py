@@ -30,7 +30,7 @@ from .splicing import (
     alternated,
     by_document,
     compacted,
-    documents,
+    document_ranges,
     frame_of,
     framed,
     joined,
@@ -178,7 +178,7 @@ def from_noise(
 
 def _corrupt_text(to_inputs, to_targets, frame, key, row, partner, lengths, max_documents):
     """Applies both noises to all documents of a row, with the same key."""
-    present = documents(row.segments, max_documents).length > 0
+    present = document_ranges(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"] - 1, lengths["targets"] - 1)  # without the eos
     text = text_of_row(row, room)
     inputs, targets = (apply(key, text, max_documents) for apply in (to_inputs, to_targets))
@@ -333,7 +333,7 @@ def _write_hidden(hiding: _Hiding, marked, closes, key, text: Text, count: int) 
 def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     """Returns hidden bool[N], the first tokens of pieces bool[N], and piece numbers i32[N]."""
     first, last = hiding.text
-    document = documents(text.segments, count)
+    document = document_ranges(text.segments, count)
     bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
     hidden = bernoulli(bits, hiding.chance) & (text.segments > 0)
     hidden &= (text.tokens >= first) & (text.tokens < last)
@@ -382,7 +382,7 @@ def _permute_tokens(key, text: Text, count: int) -> Text:
 
 
 def _permute_sentences(ends_V, key, text: Text, count: int) -> Text:
-    begins = _position(text, documents(text.segments, count)) == 0
+    begins = _position(text, document_ranges(text.segments, count)) == 0
     after_end = jnp.roll(sentence_ends(ends_V, text.tokens, text.segments), 1)
     return _permuted(key, text, after_end | begins, count)
 
@@ -403,7 +403,7 @@ def rotation() -> Noise:
 
 
 def _rotate(key, text: Text, count: int) -> Text:
-    document = documents(text.segments, count)
+    document = document_ranges(text.segments, count)
     shift = randint(jax.random.bits(key, (count,), jnp.uint32), document.length)
     beginning = piece(document.start + shift, document.length - shift)
     rotated = joined(beginning, piece(document.start, shift))
@@ -447,7 +447,7 @@ def poisson_spans(
 
 
 def _infill(key, text: Text, count: int, *, density, mean_span_length, span_lengths, mask) -> Text:
-    document = documents(text.segments, count)
+    document = document_ranges(text.segments, count)
     if text.hidden is not None:
         opens = text.hidden & ~_continues(text.hidden, text, document)
         if text.hidden_starts is not None:

@@ -13,7 +13,7 @@ from jax import tree_util
 
 from .contract import Array, Corrupt, Row
 from .features import pad_or_truncate
-from .splicing import Documents, documents
+from .splicing import DocumentRanges, document_ranges
 from .streams import Stream, check_features, per_document_streams, streams_of
 
 
@@ -38,7 +38,7 @@ def each_document(corrupt: Callable) -> Corrupt:
 
 
 def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
-    mine, theirs = (documents(x.segments, max_documents) for x in (row, partner))
+    mine, theirs = (document_ranges(x.segments, max_documents) for x in (row, partner))
     apart = per_document_streams()
     document_lengths = {s: n // max_documents if s in apart else n for s, n in lengths.items()}
 
@@ -55,7 +55,7 @@ def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
     return _joined(features, lengths, max_documents)
 
 
-def _alone(row: Row, where: Documents, number) -> Row:
+def _alone(row: Row, where: DocumentRanges, number) -> Row:
     """Returns a row with only document `number` of this row."""
     start = where.start[number]
     length = where.length[number]

@@ -22,7 +22,7 @@ from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
 from .selection import choose, inverse_lengths, quota, selection_of
-from .splicing import by_document, documents, piece, splice
+from .splicing import by_document, document_ranges, piece, splice
 from .token_ids import TokenIds
 
 
@@ -77,7 +77,7 @@ _query_loss = functools.partial(token_loss, hidden="noised")
 
 
 def _permute(selection, mask, key, row, partner, lengths, max_documents):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
     choice_key, order_key = jax.random.split(key)
     hidden = None if row.hidden is None else pad_or_truncate(row.hidden, tokens.size)
@@ -94,7 +94,7 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
 
     first = by_document(document.start, segments)
     own = jnp.arange(tokens.size, dtype=jnp.int32) - first
-    given = documents(jnp.where(chosen, 0, segments), max_documents).length
+    given = document_ranges(jnp.where(chosen, 0, segments), max_documents).length
     begin = jnp.where(chosen, own, 0)
     end = jnp.where(chosen, own + 1, by_document(given, segments))
     columns = {
@@ -163,7 +163,7 @@ def any_subset_lm(ids: TokenIds, group_size: Count = 8, shuffled: bool = True) -
 
 
 def _in_groups(key, row, partner, lengths, max_documents, *, mask, size, shuffled):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     text, segments = splice(row.tokens, piece(*document), lengths["inputs"])
     order, first = _shuffled_slots(key, segments, document, shuffled)
     slot = jnp.arange(text.size, dtype=jnp.int32)
@@ -241,7 +241,7 @@ def shuffled_lm(ids: TokenIds) -> Objective:
 
 
 def _shuffle(key, row, partner, lengths, max_documents):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     text, segments = splice(row.tokens, piece(*document), lengths["targets"])
     order, first = _shuffled_slots(key, segments, document, True)
     live = segments > 0

@@ -30,7 +30,7 @@ from .arithmetic import (
 )
 from .contract import Array
 from .random_order import random_order
-from .splicing import by_document, documents, is_of_each
+from .splicing import by_document, document_ranges, is_of_each
 from .token_ids import TokenIds
 
 # Maximum number of units taken after the first unit that did not fit. More units could only fit
@@ -279,7 +279,7 @@ def _span_starts(key, start, segments, count, cdfs):
     """
     L = start.size
     document_L = jnp.maximum(segments - 1, 0)
-    document_start = documents(segments, count).start[document_L]
+    document_start = document_ranges(segments, count).start[document_L]
     units_D = _sum_of_each(start, segments, count)
     end_D = jnp.cumsum(units_D)
     # The random number in a document's k-th slot determines the length of its k-th span.
@@ -319,7 +319,7 @@ def random_tokens(bits: Array, candidate: Array, segments: Array, quota_D: Array
     tied = candidate & (rank == last)
     remaining_D = quota_D - _sum_of_each(ahead, segments, quota_D.size)
     total = running_sum(tied)
-    start_D = documents(segments, quota_D.size).start
+    start_D = document_ranges(segments, quota_D.size).start
     so_far = total - by_document((total - tied)[start_D], segments)
     return ahead | (tied & (so_far <= by_document(remaining_D, segments)))
 

@@ -25,10 +25,10 @@ from .features import input_sequence, pool_columns
 from .losses import pool_class_loss
 from .prompt_forms import PromptForm
 from .splicing import (
-    Documents,
+    DocumentRanges,
     by_document,
     document_bits,
-    documents,
+    document_ranges,
     joined,
     piece,
     sentence_ends,
@@ -239,12 +239,12 @@ def _pair_objective(
 
 def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, cls, sep):
     """Makes every document of a row `[CLS] A [SEP] B [SEP]`; `draw` chooses A and B."""
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     bits = document_bits(key, max_documents, (4,))
     # The partner's text follows the row's text in the source.
     source, (partner_at, cls_at, sep_at) = with_specials(row.tokens, partner.tokens, cls, sep)
-    theirs = documents(partner.segments, max_documents)
-    theirs = Documents(theirs.start + partner_at, theirs.length)
+    theirs = document_ranges(partner.segments, max_documents)
+    theirs = DocumentRanges(theirs.start + partner_at, theirs.length)
     partner_segments = jnp.where(partner.segments > 0, partner.segments + max_documents, 0)
     ends = sentence_ends(ends_V, source[:cls_at], jnp.append(row.segments, partner_segments))
     a, b, label, counts = draw(bits, source, ends, document, theirs)
@@ -254,7 +254,7 @@ def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, c
     closing = piece(sep_at, present)
     framed = joined(first, a, closing, b, closing)
     tokens, segments = splice(source, framed, lengths["inputs"])
-    arranged = documents(segments, max_documents)
+    arranged = document_ranges(segments, max_documents)
     position = jnp.arange(tokens.size) - by_document(arranged.start, segments)
     in_b = (segments > 0) & (position >= by_document(a.length[:, 0] + 2, segments))
     return (
@@ -269,7 +269,7 @@ def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, c
 # counts, bool[D].
 
 
-def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
+def _draw_order(bits_Dx4, source, ends, document: DocumentRanges, theirs: DocumentRanges):
     whole = _whole_sentences(ends, document)
     (cut,) = _cuts(bits_Dx4[:, :1], ends, whole)
     swapped = _coin(bits_Dx4[:, 2]) & (whole.length > 1)
@@ -284,7 +284,7 @@ def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
     return a, b, jnp.where(swapped, FOLLOWS_NOT, FOLLOWS), counts
 
 
-def _draw_next_from_same(bits_Dx4, source, ends, document: Documents, theirs: Documents):
+def _draw_next_from_same(bits_Dx4, source, ends, document: DocumentRanges, theirs: DocumentRanges):
     cut, later = _cuts(bits_Dx4[:, :2], ends, document)
     # Half of the rest, since otherwise only the wrong text would reach the end of the document.
     length = (document.length - later + 1) // 2
@@ -293,7 +293,7 @@ def _draw_next_from_same(bits_Dx4, source, ends, document: Documents, theirs: Do
     )
 
 
-def _draw_next_from_other(bits_Dx4, source, ends, document: Documents, theirs: Documents):
+def _draw_next_from_other(bits_Dx4, source, ends, document: DocumentRanges, theirs: DocumentRanges):
     (cut,) = _cuts(bits_Dx4[:, :1], ends, document)
     rest = document.length - cut
     start = _start_of(bits_Dx4[:, 1], ends, theirs, rest)
@@ -301,7 +301,7 @@ def _draw_next_from_other(bits_Dx4, source, ends, document: Documents, theirs: D
     return _next_or_not(bits_Dx4[:, 2], source, document, cut, theirs.start + start, length)
 
 
-def _next_or_not(bits_D, source, document: Documents, cut, other, length):
+def _next_or_not(bits_D, source, document: DocumentRanges, cut, other, length):
     """Returns a choice of `length` tokens for B: those after the cut, or those at `other`."""
     follows = document.start + cut
     wrong = _coin(bits_D)
@@ -324,7 +324,7 @@ def _coin(bits):
     return (bits >> 31) == 1
 
 
-def _whole_sentences(ends, document: Documents) -> Documents:
+def _whole_sentences(ends, document: DocumentRanges) -> DocumentRanges:
     """Returns each document from its first to its last sentence end; all of it if too few ends."""
     slot = jnp.arange(ends.size)[None]
     start = document.start[:, None]
@@ -333,13 +333,13 @@ def _whole_sentences(ends, document: Documents) -> Documents:
     first = jnp.min(jnp.where(closes, slot, ends.size), axis=1) + 1
     last = jnp.max(jnp.where(closes, slot, -1), axis=1) + 1
     enough = jnp.sum(closes, axis=1) > 2  # at least two sentences between the ends
-    return Documents(
+    return DocumentRanges(
         jnp.where(enough, first, document.start),
         jnp.where(enough, last - first, document.length),
     )
 
 
-def _cuts(bits_DxC, ends, document: Documents):
+def _cuts(bits_DxC, ends, document: DocumentRanges):
     """Returns C ascending positions at which to cut each document, i32[D] each.
 
     The positions are different and after sentence ends, with every choice equally likely. If there
@@ -353,7 +353,7 @@ def _cuts(bits_DxC, ends, document: Documents):
     return [jnp.where(total >= C, cut, document.length) for cut in cuts]
 
 
-def _start_of(bits_D, ends, document: Documents, length):
+def _start_of(bits_D, ends, document: DocumentRanges, length):
     """Returns a position i32[D] in each document that is followed by `length` tokens.
 
     All positions of possible cuts are equally likely. If too few tokens follow all of them, it is
@@ -373,14 +373,14 @@ class _Places(NamedTuple):
     at_ends: Any  # bool[D] whether a document is only cut after sentence ends
 
 
-def _places(ends, document: Documents, at_least: int) -> _Places:
+def _places(ends, document: DocumentRanges, at_least: int) -> _Places:
     """Returns the slots after sentence ends; all, in documents with fewer than `at_least`."""
     places = _Places(running_sum(ends), jnp.ones_like(document.length, bool))
     _, total = _numbers(places, document, document.length - 1)
     return places._replace(at_ends=total >= at_least)
 
 
-def _numbers(places: _Places, document: Documents, last_D):
+def _numbers(places: _Places, document: DocumentRanges, last_D):
     """Returns i32[D] each: the number of a document's first place, and of places up to `last`."""
     start = document.start
     last = document.start + jnp.maximum(last_D, 0)

@@ -18,21 +18,21 @@ from .arithmetic import running_sum
 from .contract import Array, Row
 
 
-class Documents(NamedTuple):
+class DocumentRanges(NamedTuple):
     """Starts and lengths of the documents of a row; absent documents have length 0."""
 
     start: jnp.ndarray  # i32[D] index of the first token
     length: jnp.ndarray  # i32[D]
 
 
-def documents(segments_L, count: int) -> Documents:
-    """Returns the first `count` documents of a row, from its segment ids.
+def document_ranges(segments_L, count: int) -> DocumentRanges:
+    """Returns the ranges of the first `count` documents of a row, from its segment ids.
 
-    >>> documents(jnp.array([1, 1, 1, 2, 2, 0]), 3)
-    Documents(start=Array([0, 3, 5], dtype=int32), length=Array([3, 2, 0], dtype=int32))
+    >>> document_ranges(jnp.array([1, 1, 1, 2, 2, 0]), 3)
+    DocumentRanges(start=Array([0, 3, 5], dtype=int32), length=Array([3, 2, 0], dtype=int32))
     """
     length_D = jnp.sum(is_of_each(segments_L, count), axis=1, dtype=jnp.int32)
-    return Documents(jnp.cumsum(length_D) - length_D, length_D)
+    return DocumentRanges(jnp.cumsum(length_D) - length_D, length_D)
 
 
 def is_of_each(segments_L, count: int):
@@ -49,21 +49,21 @@ def by_document(values_D, segments):
     return _column_sums(jnp.where(is_of_each(segments, values_D.size), values_D[:, None], 0))
 
 
-def part_of(row: Row, document: Documents, number: int) -> Documents:
+def part_of(row: Row, document: DocumentRanges, number: int) -> DocumentRanges:
     """Returns part `number` of each document; absent parts have length 0.
 
     >>> segments, parts = jnp.array([1, 1, 1, 2, 0]), jnp.array([0, 1, 1, 1, 0])
-    >>> part_of(Row(None, segments, 0, parts), documents(segments, 2), 1)
-    Documents(start=Array([1, 3], dtype=int32), length=Array([2, 1], dtype=int32))
+    >>> part_of(Row(None, segments, 0, parts), document_ranges(segments, 2), 1)
+    DocumentRanges(start=Array([1, 3], dtype=int32), length=Array([2, 1], dtype=int32))
     """
     parts = jnp.asarray(row.parts)
     part_segments = row.segments * (parts == number)
-    length = documents(part_segments, document.length.size).length
-    earlier = documents(row.segments * (parts < number), document.length.size).length
-    return Documents(document.start + earlier, length)
+    length = document_ranges(part_segments, document.length.size).length
+    earlier = document_ranges(row.segments * (parts < number), document.length.size).length
+    return DocumentRanges(document.start + earlier, length)
 
 
-def hidden_runs(row: Row, document: Documents, most: int):
+def hidden_runs(row: Row, document: DocumentRanges, most: int):
     """Returns (begin, end) i32[D, most]: positions of a row's spans to hide (see `marked_runs`).
 
     Adjacent hidden tokens form one span, unless `Row.hidden_starts` separates them.
@@ -71,7 +71,7 @@ def hidden_runs(row: Row, document: Documents, most: int):
     return marked_runs(row.hidden, row.segments, document, most, row.hidden_starts)
 
 
-def marked_runs(marked_L, segments_L, document: Documents, most: int, starts_L=None):
+def marked_runs(marked_L, segments_L, document: DocumentRanges, most: int, starts_L=None):
     """Returns (begin, end) i32[D, most]: positions of each document's runs of marked tokens.
 
     For absent runs, both are the document's length, as `with_markers` expects. A run also begins
@@ -79,7 +79,7 @@ def marked_runs(marked_L, segments_L, document: Documents, most: int, starts_L=N
 
     >>> segments = jnp.array([1, 1, 1, 1, 2, 0])
     >>> marked = jnp.array([False, True, True, False, True, False])
-    >>> marked_runs(marked, segments, documents(segments, 2), 2)
+    >>> marked_runs(marked, segments, document_ranges(segments, 2), 2)
     (Array([[1, 4],
            [0, 1]], dtype=int32), Array([[3, 4],
            [1, 1]], dtype=int32))
@@ -156,7 +156,7 @@ def joined(*parts: Pieces) -> Pieces:
     return Pieces(*(jnp.concatenate(x, -1) for x in zip(*parts)))
 
 
-def with_markers(document: Documents, begin: Array, end: Array, markers: Pieces) -> Pieces:
+def with_markers(document: DocumentRanges, begin: Array, end: Array, markers: Pieces) -> Pieces:
     """Returns the pieces of documents with each span replaced by a marker.
 
     With text `a b c d e f`, spans b c and f, and markers X and Y, the result is `a X d e Y`.
@@ -236,7 +236,7 @@ def framed(text: tuple[Array, Array], present_D: Array, frame: Any, size: int):
     """
     before, after = frame
     specials_D = present_D * (before.size + after.size)
-    length_D = documents(text[1], present_D.size).length + specials_D
+    length_D = document_ranges(text[1], present_D.size).length + specials_D
     end_D = jnp.cumsum(length_D)
     slot = jnp.arange(size, dtype=jnp.int32)
     ended = slot[None] >= end_D[:, None]

@@ -48,8 +48,8 @@ class StackRow(NamedTuple):
       stack: the layout: "encoder", "decoder" or "encoder_decoder".
       features: the objective's features; missing columns are i32[0].
       lengths: number of slots of each of the model's stacks.
-      documents: `Documents` of the stack.
-      input_documents: `Documents` of the stream `inputs`.
+      documents: `DocumentRanges` of the stack.
+      input_documents: `DocumentRanges` of the stream `inputs`.
       segments: i32[T] segment ids of the stack's slots.
       place: (column of inputs, column of targets) -> i32[T], the column of the stack's slots.
       shift_right: column of targets -> the same column one slot later in each document, after bos:

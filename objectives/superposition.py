@@ -13,7 +13,7 @@ from ..constraints import AtLeastTwo, checked
 from .contract import BatchLoss, Facts, Labels, Objective, Term
 from .features import pad_or_truncate, target_sequence
 from .losses import at_slots, head_cross_entropies, predictions
-from .splicing import Documents, by_document, documents, piece, splice
+from .splicing import DocumentRanges, by_document, document_ranges, piece, splice
 from .streams import StackRow, Stream, append_row, register_stream
 from .token_ids import TokenIds
 
@@ -74,9 +74,9 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
 
 
 def _bags_of_row(bag_size: int, key, row, partner, lengths, max_documents):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     count_D = -(-document.length // bag_size)
-    bags = Documents(jnp.cumsum(count_D) - count_D, count_D)
+    bags = DocumentRanges(jnp.cumsum(count_D) - count_D, count_D)
     slot = jnp.arange(lengths["targets"], dtype=jnp.int32)
     _, segments = splice(slot, piece(*bags), slot.size)
     # The place of the first token of each bag in its document.

@@ -35,7 +35,7 @@ from .features import input_sequence, labels_in_place, pool_columns, target_sequ
 from .language_modeling import divided
 from .losses import at_slots, class_loss, pool_class_loss, predictions, token_loss
 from .prompt_forms import Pooling, PromptForm
-from .splicing import alternated, compacted, documents, frame_of, framed, part_of
+from .splicing import alternated, compacted, document_ranges, frame_of, framed, part_of
 from .token_ids import TokenIds
 
 THOUSANDTHS = 1000  # a number's label is in thousandths
@@ -82,7 +82,7 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
 
 
 def _divide(longest_answer, frame, key, row, partner, lengths, max_documents):
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     given, answer = (part_of(row, document, part) for part in (0, 1))
     answer = answer._replace(length=jnp.minimum(answer.length, longest_answer))
     return divided(row, document.length > 0, frame, given, answer, lengths)
@@ -278,13 +278,13 @@ def _framed_lengths(n: int) -> dict[str, int]:
 
 def _frame(frame, key, row, partner, lengths, max_documents):
     """Returns features of framed text with the label of each document's first token."""
-    document = documents(row.segments, max_documents)
+    document = document_ranges(row.segments, max_documents)
     present = document.length > 0
     text = row.tokens, row.segments
     tokens, segments = framed(text, present, frame, lengths["inputs"])
     label = row.labels[jnp.minimum(document.start, row.labels.size - 1)]
     counts = present & (label != NO_LABEL)
-    cls = documents(segments, max_documents).start
+    cls = document_ranges(segments, max_documents).start
     return input_sequence((tokens, segments)) | pool_columns(
         jnp.where(counts, cls, 0), label, counts, lengths["pools"]
     )
@@ -292,7 +292,7 @@ def _frame(frame, key, row, partner, lengths, max_documents):
 
 def _frame_tokens(frame, key, row, partner, lengths, max_documents):
     """Returns features of framed text with the labels of its tokens, in place."""
-    present = documents(row.segments, max_documents).length > 0
+    present = document_ranges(row.segments, max_documents).length > 0
     tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
     unlabeled = np.array([NO_LABEL], np.int32), np.array([NO_LABEL], np.int32)
     label, _ = framed((row.labels, row.segments), present, unlabeled, lengths["inputs"])

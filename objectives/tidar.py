@@ -21,7 +21,7 @@ from .language_modeling import causal_lm
 from .layouts import guarded, reads_positions
 from .losses import at_slots, predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
-from .splicing import by_document, documents
+from .splicing import by_document, document_ranges
 from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 
@@ -97,7 +97,7 @@ def _with_masks(
 ):
     features = corrupt(key, row, partner, lengths, max_documents)
     segments = features["targets_segments"]
-    document = documents(segments, max_documents)
+    document = document_ranges(segments, max_documents)
     position = jnp.arange(segments.size, dtype=jnp.int32) - by_document(document.start, segments)
     begin = position // size * size
     block_end = jnp.minimum(begin + size, by_document(document.length, segments))

@@ -19,7 +19,7 @@ from .block_diffusion import block_diffusion
 from .contract import BatchLoss, Builder, Objective, build
 from .features import labels_in_place
 from .losses import predicting_stack, predictions, token_loss
-from .splicing import documents, piece, splice
+from .splicing import document_ranges, piece, splice
 from .token_ids import TokenIds
 from .token_weights import spliced_weights
 
@@ -110,7 +110,7 @@ def _with_wrong_tokens(
         return features
     name = "noised" if "noised" in features else "inputs"
     noised = features[name]
-    whole = piece(*documents(row.segments, max_documents))
+    whole = piece(*document_ranges(row.segments, max_documents))
     tokens, segments = splice(row.tokens, whole, noised.size)
     first, last = text
     is_visible_text = (noised >= first) & (noised < last) & (segments > 0)

@@ -22,7 +22,7 @@ from .hybrid_diffusion import divergences, noised_labels
 from .losses import at_slots
 from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from, chosen_at_rates
 from .prompt_forms import Noised, PromptForm, recorded_noise
-from .splicing import documents, frame_of, framed
+from .splicing import document_ranges, frame_of, framed
 from .token_ids import TokenIds
 
 
@@ -171,7 +171,7 @@ class MixedNoise:
 
 
 def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame, masks):
-    present = documents(row.segments, max_documents).length > 0
+    present = document_ranges(row.segments, max_documents).length > 0
     tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
     first, last = text
 
