@@ -27,7 +27,7 @@ from rich.console import Console
 from benchmarks.common import make_parser, plain_table
 from pretrax.corpora.python_library.python_sources import library_documents
 from pretrax.data.corpus import Document
-from pretrax.data.packing import ShardReader, documents_of_a_row, plan_packing, stacked
+from pretrax.data.packing import ShardReader, max_documents_per_row, plan_packing, stacked
 from pretrax.objectives import TokenIds, causal_lm, layouts, row_groups, span_corruption
 
 IDS = TokenIds(size=32_100, text=(2, 31_900), sentinels=tuple(range(32_099, 31_969, -1)))
@@ -162,7 +162,7 @@ def cut(n: int, longest: int) -> list[int]:
 
 
 def packing_of(policy, objective, layout, shape):
-    groups = row_groups(objective, layout, IDS, [shape], documents_of_a_row(policy, 16))
+    groups = row_groups(objective, layout, IDS, [shape], max_documents_per_row(policy, 16))
     return plan_packing(policy, objective, layout, groups)
 
 

@@ -146,7 +146,7 @@ def resolve_packing(
     return policy, mark_document_ends
 
 
-def documents_of_a_row(policy: str, max_documents: int) -> int:
+def max_documents_per_row(policy: str, max_documents: int) -> int:
     """Returns the largest number of documents that are kept apart in a row."""
     return max_documents if _POLICY_BY_NAME[policy].has_segments else 1
 

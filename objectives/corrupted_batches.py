@@ -141,10 +141,10 @@ def _check_values(
             "Segment ids must number the documents of a row 1, 2, … without gaps, from the first "
             "slot on, with 0 for padding at the end."
         )
-    most = rows_B.segments.max(initial=0)
-    if most > max_documents:
+    found = rows_B.segments.max(initial=0)
+    if found > max_documents:
         raise ValueError(
-            f"Got a row of {most} documents, expected at most {max_documents}: increase "
+            f"Got a row of {found} documents, expected at most {max_documents}: increase "
             "max_documents."
         )
     if rows_B.weights is not None:

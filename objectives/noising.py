@@ -337,8 +337,8 @@ def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
     hidden = bernoulli(bits, hiding.chance) & (text.segments > 0)
     hidden &= (text.tokens >= first) & (text.tokens < last)
-    most_D = max_hidden(document.length, hiding.density)
-    hidden &= _sum_before(hidden, text, document) < by_document(most_D, text.segments)
+    max_hidden_D = max_hidden(document.length, hiding.density)
+    hidden &= _sum_before(hidden, text, document) < by_document(max_hidden_D, text.segments)
     if text.hidden is not None:
         hidden = text.hidden
     opens = hidden & ~(_continues(hidden, text, document) & hiding.whole_runs)
@@ -454,9 +454,9 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
             opens |= text.hidden & text.hidden_starts
         tokens = jnp.where(opens, mask, text.tokens)
         return kept_tokens(tokens, text.segments, opens | ~text.hidden, text.tokens.size)
-    hidden_D, most_D = infilling_counts(document.length, density, mean_span_length)
-    hidden, most, length = (
-        by_document(x, text.segments) for x in (hidden_D, most_D, document.length)
+    hidden_D, max_spans_D = infilling_counts(document.length, density, mean_span_length)
+    hidden, max_spans, length = (
+        by_document(x, text.segments) for x in (hidden_D, max_spans_D, document.length)
     )
     position = _position(text, document)
     live = text.segments > 0
@@ -467,9 +467,9 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
     # Span k of a document is drawn at position k.
     drawn = jnp.where(live, poisson_lengths(length_bits, span_lengths), 0)
     begin = _sum_before(drawn, text, document)
-    span = live & (begin < hidden) & (position < most)
+    span = live & (begin < hidden) & (position < max_spans)
     left = jnp.where(span, hidden - begin, 0)
-    covered = jnp.where(position == most - 1, left, jnp.minimum(drawn, left))
+    covered = jnp.where(position == max_spans - 1, left, jnp.minimum(drawn, left))
 
     # Gap g is before the g-th remaining token. Gaps are in random order, followed by slots without
     # a gap. The k-th gap gets span k.

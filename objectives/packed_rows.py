@@ -38,16 +38,22 @@ def each_document(corrupt: Callable) -> Corrupt:
 
 
 def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
-    mine, theirs = (document_ranges(x.segments, max_documents) for x in (row, partner))
-    apart = per_document_streams()
-    document_lengths = {s: n // max_documents if s in apart else n for s, n in lengths.items()}
+    row_ranges = document_ranges(row.segments, max_documents)
+    partner_ranges = document_ranges(partner.segments, max_documents)
+    separate = per_document_streams()
+    document_lengths = {
+        stream: slots // max_documents if stream in separate else slots
+        for stream, slots in lengths.items()
+    }
 
     def corrupt_one(number):
-        alone = (_alone(x, where, number) for x, where in ((row, mine), (partner, theirs)))
-        features = corrupt(jax.random.fold_in(key, number), *alone, document_lengths)
+        one_row = _single_document(row, row_ranges, number)
+        one_partner = _single_document(partner, partner_ranges, number)
+        one_key = jax.random.fold_in(key, number)
+        features = corrupt(one_key, one_row, one_partner, document_lengths)
         check_features(features, document_lengths)
         # An absent document has no features, even if the function returns some for an empty text.
-        return {c: jnp.where(mine.length[number] > 0, x, 0) for c, x in features.items()}
+        return {c: jnp.where(row_ranges.length[number] > 0, x, 0) for c, x in features.items()}
 
     if max_documents == 1:
         return corrupt_one(0)
@@ -55,10 +61,10 @@ def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
     return _joined(features, lengths, max_documents)
 
 
-def _alone(row: Row, where: DocumentRanges, number) -> Row:
+def _single_document(row: Row, ranges: DocumentRanges, number) -> Row:
     """Returns a row with only document `number` of this row."""
-    start = where.start[number]
-    length = where.length[number]
+    start = ranges.start[number]
+    length = ranges.length[number]
     live = jnp.arange(row.tokens.size) < length
 
     def moved(x_L):

@@ -63,16 +63,16 @@ def part_of(row: Row, document: DocumentRanges, number: int) -> DocumentRanges:
     return DocumentRanges(document.start + earlier, length)
 
 
-def hidden_runs(row: Row, document: DocumentRanges, most: int):
-    """Returns (begin, end) i32[D, most]: positions of a row's spans to hide (see `marked_runs`).
+def hidden_runs(row: Row, document: DocumentRanges, count: int):
+    """Returns (begin, end) i32[D, count]: positions of a row's spans to hide (see `marked_runs`).
 
     Adjacent hidden tokens form one span, unless `Row.hidden_starts` separates them.
     """
-    return marked_runs(row.hidden, row.segments, document, most, row.hidden_starts)
+    return marked_runs(row.hidden, row.segments, document, count, row.hidden_starts)
 
 
-def marked_runs(marked_L, segments_L, document: DocumentRanges, most: int, starts_L=None):
-    """Returns (begin, end) i32[D, most]: positions of each document's runs of marked tokens.
+def marked_runs(marked_L, segments_L, document: DocumentRanges, count: int, starts_L=None):
+    """Returns (begin, end) i32[D, count]: positions of each document's runs of marked tokens.
 
     For absent runs, both are the document's length, as `with_markers` expects. A run also begins
     at each marked token of `starts_L` bool[L].
@@ -94,7 +94,7 @@ def marked_runs(marked_L, segments_L, document: DocumentRanges, most: int, start
     closes = marked_L & ~jnp.roll(marked_L & ~opens, -1)
     total = running_sum(opens)
     number = total - by_document((total - opens)[document.start], segments_L) - 1
-    absent = jnp.broadcast_to(document.length[:, None], (D, most))
+    absent = jnp.broadcast_to(document.length[:, None], (D, count))
     begin, end = (
         absent.at[jnp.where(at, segments_L - 1, D), number].set(to, mode="drop")
         for at, to in ((opens, position), (closes, position + 1))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from .. import objectives
 from ..data.corpus import Corpus
-from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_packing
+from ..data.packing import Packing, max_documents_per_row, plan_packing, resolve_packing
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import largest
@@ -115,8 +115,8 @@ def recipe_under(
             f"{model.max_positions} positions: give fewer row_tokens."
         )
     policy, mark_ends = resolve_packing(objective)
-    most = documents_of_a_row(policy, Run.max_documents)
-    (group,) = objectives.row_groups(objective, layout, ids, [stacks], most)
+    max_documents = max_documents_per_row(policy, Run.max_documents)
+    (group,) = objectives.row_groups(objective, layout, ids, [stacks], max_documents)
     group = group._replace(raw_lengths=(row_tokens,) * len(group.raw_lengths))
     check_requirements(objective, model, (group,))
     recipe = plan.recipe._replace(objective=objective, groups=(group,))

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from .. import objectives
 from ..data.corpus import Corpus
-from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_packing
+from ..data.packing import Packing, max_documents_per_row, plan_packing, resolve_packing
 from ..inference.trained import check_modes
 from ..objectives import Row
 from ..objectives.contract import with_corpus_classes
@@ -90,9 +90,9 @@ def plan_run(
     layout = LAYOUTS[model.layout]
     policy, mark_ends = resolve_packing(objective, run.packing, run.mark_document_ends)
     lengths = run.sequence_lengths
-    most = documents_of_a_row(policy, run.max_documents)
+    max_documents = max_documents_per_row(policy, run.max_documents)
     try:
-        groups = objectives.row_groups(objective, layout, ids, row_shapes(lengths), most)
+        groups = objectives.row_groups(objective, layout, ids, row_shapes(lengths), max_documents)
     except ValueError as error:  # the message does not name the setting
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'

@@ -12,7 +12,7 @@ import jax
 
 from ... import objectives
 from ...constraints import check_settings
-from ...data.packing import documents_of_a_row, resolve_packing
+from ...data.packing import max_documents_per_row, resolve_packing
 from ...models.builders import abstract_params
 from ...models.experts import active_parameters
 from ...objectives import Objective, RowGroup, members_of
@@ -76,7 +76,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
         LAYOUTS[model.layout],
         ids,
         [lengths] if isinstance(lengths, Mapping) else lengths,
-        documents_of_a_row(policy, fields.get("max_documents", 16)),
+        max_documents_per_row(policy, fields.get("max_documents", 16)),
     )
     # The members of a mixture get equal shares. Other shares change the cost by a few percent.
     shares = [len(group.members) for group in groups]

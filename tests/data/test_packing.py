@@ -15,7 +15,7 @@ from pretrax.data.packing import (
     POOL,
     ShardReader,
     document_for_rows,
-    documents_of_a_row,
+    max_documents_per_row,
     plan_packing,
     rows_of_documents,
     stacked,
@@ -69,7 +69,7 @@ class Documents:
 
 @functools.cache
 def ul2_groups(layout, policy, documents=4):
-    planned_for = documents_of_a_row(policy, documents)
+    planned_for = max_documents_per_row(policy, documents)
     return row_groups(UL2, LAYOUTS[layout][0], IDS, [LAYOUTS[layout][1]], planned_for)
 
 
@@ -84,7 +84,7 @@ def causal_packing(policy, length, documents=16, rows=Rows()):  # noqa: B008
         layouts.decoder,
         IDS,
         [{"decoder": length}],
-        documents_of_a_row(policy, documents),
+        max_documents_per_row(policy, documents),
     )
     return plan_packing(policy, causal_lm(IDS), layouts.decoder, groups)._replace(rows=rows)
 

@@ -10,7 +10,7 @@ from pretrax.data.corpus import Document
 from pretrax.data.packing import (
     ShardReader,
     document_for_rows,
-    documents_of_a_row,
+    max_documents_per_row,
     plan_packing,
     rows_of_documents,
     stacked,
@@ -44,7 +44,7 @@ class Taught(tiny.TextStream):
 
 def packing_of(policy, count=2, length=16):
     objective = causal_lm(tiny.IDS)
-    most = documents_of_a_row(policy, 16)
+    most = max_documents_per_row(policy, 16)
     groups = row_groups(objective, layouts.decoder, tiny.IDS, [{"decoder": length}], most)
     return plan_packing(policy, objective, layouts.decoder, groups, teacher=count)
 

@@ -8,7 +8,7 @@ from pretrax.data.packing import (
     Packing,
     ShardReader,
     document_for_rows,
-    documents_of_a_row,
+    max_documents_per_row,
     plan_packing,
     rows_of_documents,
     stacked,
@@ -27,7 +27,7 @@ EOS = 1
 
 def weighted_packing(policy, length=16, weighted=True) -> Packing:
     objective = CASES["causal"].objective
-    most = documents_of_a_row(policy, 16)
+    most = max_documents_per_row(policy, 16)
     groups = row_groups(objective, layouts.decoder, IDS, [{"decoder": length}], most)
     packing = plan_packing(policy, objective, layouts.decoder, groups)
     return packing._replace(weighted=weighted)

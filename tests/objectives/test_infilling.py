@@ -244,7 +244,7 @@ def test_a_decoder_is_given_the_mask_s_position_and_the_place_in_the_block():
 # --- nothing is lost, whatever the documents and the settings -----------------------------------
 
 ROW, DOCUMENTS = 48, 4
-documents_of_a_row = st.lists(st.integers(1, ROW // DOCUMENTS), min_size=1, max_size=DOCUMENTS)
+max_documents_per_row = st.lists(st.integers(1, ROW // DOCUMENTS), min_size=1, max_size=DOCUMENTS)
 shares = st.fractions(0, 1, max_denominator=20).map(float)
 densities = st.fractions(Fraction(1, 20), Fraction(19, 20), max_denominator=20)
 
@@ -266,7 +266,7 @@ def assert_given_back(objective, document_lengths, seed, undo):
 
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(documents_of_a_row, shares, shares, st.sampled_from(["spm", "spmv2"]), st.integers(0, 99))
+@given(max_documents_per_row, shares, shares, st.sampled_from(["spm", "spmv2"]), st.integers(0, 99))
 def test_middles_are_given_back(document_lengths, rate, spm_rate, spm, seed):
     objective = fill_in_the_middle(IDS, rate, spm_rate, spm)
     assert_given_back(objective, document_lengths, seed, functools.partial(undo_middle, spm=spm))
@@ -274,7 +274,7 @@ def test_middles_are_given_back(document_lengths, rate, spm_rate, spm, seed):
 
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(documents_of_a_row, st.sampled_from([1, 2, 16]), st.integers(0, 99))
+@given(max_documents_per_row, st.sampled_from([1, 2, 16]), st.integers(0, 99))
 def test_masked_spans_are_given_back(document_lengths, most, seed):
     objective = causal_masking(IDS, most)
     assert_given_back(
@@ -284,7 +284,7 @@ def test_masked_spans_are_given_back(document_lengths, most, seed):
 
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(documents_of_a_row, densities, st.fractions(1, 16, max_denominator=4), st.integers(0, 99))
+@given(max_documents_per_row, densities, st.fractions(1, 16, max_denominator=4), st.integers(0, 99))
 def test_the_requested_number_of_blanks_can_be_filled_in(document_lengths, density, mean, seed):
     objective = blank_infilling(IDS, density, mean)
     corrupted = assert_given_back(objective, document_lengths, seed, undo_blanks)
