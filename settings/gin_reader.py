@@ -179,20 +179,25 @@ def named_gin_files() -> list[str]:
     return sorted(str(path.relative_to(GIN_CONFIGS)) for path in GIN_CONFIGS.glob("*/*.gin"))
 
 
-def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
+def find_gin_file(
+    name: str, search_paths: Sequence[str] = (), including_folder: Path | None = None
+) -> Path:
     """Returns the path of a gin file.
 
         find_gin_file("runs/decoder.gin")    # …/gin_configs/runs/decoder.gin
 
-    The name is looked up in the working folder, in `folders` and in `gin_configs`. For an include,
-    `folders` come first.
+    The name is looked up in the working folder, in `search_paths` and in `gin_configs`.
+
+    Args:
+      including_folder: for an include, the folder of the file that includes it. It is searched
+        first, and the working folder last.
 
     Raises ValueError if there is no such file.
     """
-    first = [] if GIN_CONFIGS in folders else [Path(name)]  # an include's own folder comes first
-    for path in (*first, *(Path(f) / name for f in (*folders, GIN_CONFIGS, ROOT)), Path(name)):
-        if path.is_file():
-            return path.resolve()
+    folders = [*map(Path, search_paths), GIN_CONFIGS, ROOT]
+    for folder in [including_folder, *folders, Path()] if including_folder else [Path(), *folders]:
+        if (folder / name).is_file():
+            return (folder / name).resolve()
     neighbors = [str(path) for path in Path(name).parent.glob("*.gin")]
     matches = difflib.get_close_matches(name, neighbors, 3)
     matches += difflib.get_close_matches(name, named_gin_files(), 3)
@@ -257,7 +262,7 @@ class GinReader:
     def read(self, files: Sequence[str], bindings: Sequence[str] = ()) -> "GinReader":
         """Reads files, then bindings, which override what was read before. Returns itself."""
         for name in files:
-            self._read_path(name, self._search_paths, ())
+            self._read_path(name, ())
             self._check_command(name)
         for line in bindings:
             try:
@@ -279,10 +284,8 @@ class GinReader:
                     f"give the file to `pretrax {command}`."
                 )
 
-    def _read_path(
-        self, name: str, folders: Sequence[str | Path], within: tuple[Path, ...]
-    ) -> None:
-        path = find_gin_file(name, folders)
+    def _read_path(self, name: str, within: tuple[Path, ...]) -> None:
+        path = find_gin_file(name, self._search_paths, within[-1].parent if within else None)
         # Both names are checked, so that a link cannot hide a file of a run directory.
         checked = not _OF_DIRECTORIES.isdisjoint((Path(name).name, path.name))
         if path in within:
@@ -336,14 +339,7 @@ class GinReader:
                 case config_parser.IncludeStatement(filename):
                     if checked:
                         trust.check_include(filename, at)
-                    own_folder = [file.parent for file in within[-1:]]
-                    folders: list[str | Path] = [
-                        *own_folder,
-                        *self._search_paths,
-                        GIN_CONFIGS,
-                        ROOT,
-                    ]
-                    self._read_path(filename, folders, within)
+                    self._read_path(filename, within)
                 case config_parser.BindingStatement(scope, selector, parameter, value):
                     function = None
                     if not parameter:  # a macro
