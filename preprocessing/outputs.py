@@ -30,6 +30,7 @@ WRITTEN = (  # names of all files and folders that outputs write in OUT
     *("documents", "train", "heldout", "train.blocks", "heldout.blocks"),
     *(STORE, VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER),
 )
+_RUNS = {"dna": "dna_masked", "rna": "dna_masked", "protein": "protein_masked"}  # by alphabet
 _BATCH_CHARACTERS = 1 << 20  # number of characters that are tokenized together
 
 
@@ -74,12 +75,17 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
         files = [VOCABULARY, *([os.path.basename(tokenizer.path)] if tokenizer.path else [])]
         seal(out, {"train": tasks, "heldout": tasks}, about=about, vocabulary=files)
 
+    def next_command(out: str) -> str:
+        alphabet = load_vocabulary(os.path.expanduser(out)).about.get("alphabet", "")
+        run = _RUNS.get(alphabet.lower(), "decoder")
+        return f"pretrax train {run} --corpus=token_store --store={shlex.quote(out)}"
+
     return Output(
         "tokenize",
         begin,
         lambda out, documents: _Tokenize(out, documents, heldout_every),
         end,
-        lambda out: f"pretrax train decoder --corpus=token_store --store={shlex.quote(out)}",
+        next_command,
     )
 
 

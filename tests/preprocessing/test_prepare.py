@@ -9,6 +9,7 @@ import time
 import pytest
 import zstandard
 
+from pretrax import cli
 from pretrax.corpora.vocabularies import load_vocabulary
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import is_sealed
@@ -85,6 +86,31 @@ def test_a_second_start_changes_nothing(prepared, capsys):
     assert f"--store={prepared / 'store'}" in output
     assert "pretrax train decoder --corpus=token_store" in output
     assert planted.tree(prepared / "store") == before
+
+
+@pytest.mark.parametrize(
+    "alphabet, run, letters",
+    [
+        ("dna", "dna_masked", "ACGT"),
+        ("rna", "dna_masked", "ACGU"),
+        ("protein", "protein_masked", "MKTAYIAQR"),
+        ("HP", "decoder", "HP"),
+    ],
+)
+def test_the_next_run_suits_the_alphabet(tmp_path, capsys, alphabet, run, letters):
+    records = (f">{k}\n{letters * (k + 5)}\n" for k in range(40))
+    (tmp_path / "records.fa").write_text("".join(records))
+    planted.run(
+        "--gin_file=preprocessing/sequences.gin",
+        f"--files={tmp_path / 'records.fa'}",
+        f"--alphabet={alphabet}",
+        f"--out={tmp_path / 'store'}",
+        "--gin.preprocessing.Preparation.executor=@executors.this_process",
+    )
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    program, command, *arguments = shlex.split(last_line.removeprefix("Next: "))
+    assert (program, command, arguments[0]) == ("pretrax", "train", run)
+    cli.run("plan", arguments)  # plans the run that the command would train
 
 
 def test_other_settings_or_text_in_a_finished_folder_are_refused(prepared, capsys, tmp_path):
