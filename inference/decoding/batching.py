@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -45,7 +45,7 @@ class Batching(NamedTuple):
     """How many rows are computed together."""
 
     size: int = 32  # number of rows of a batch
-    on_batch: Callable[[int], None] | None = None  # called after a batch with its number of rows
+    on_batch: Callable[[Any], None] | None = None  # called after a batch with its number of rows
 
     def run(self, compute: Callable[[list[int]], Iterable], sizes: Sequence[int]) -> list:
         """Returns the result of each row, in the order of the rows.
