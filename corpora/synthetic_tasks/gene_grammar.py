@@ -29,6 +29,12 @@ _GENE = 0.6  # probability that a gene follows the text between genes, and not t
 _BETWEEN = "between"
 _FREE = ("spacer", "intron")  # beginnings of names of a gene's states whose letters are free
 _CODING = ("codon",)  # beginnings of names of states that are neither free nor conserved
+_REGIONS = {  # beginnings of names of the states of each region
+    "intergenic": _BETWEEN,
+    "promoter": ("promoter", "spacer"),
+    "intron": ("donor", "intron", "acceptor"),
+    "exon": ("start", "codon", "stop"),
+}
 
 
 @checked
@@ -47,7 +53,7 @@ def genes(*, seed: int, documents: Count = 20_000, sites: Count = 60) -> Synthet
       documents: number of training sequences; a twentieth more is held out.
       sites: number of sites of each kind.
     """
-    return sequence_task(np.random.default_rng(seed), gene_world(), documents, sites, LENGTHS)
+    return sequence_task(np.random.default_rng(seed), gene_world(), documents, sites)
 
 
 @functools.cache
@@ -73,7 +79,13 @@ def gene_world() -> SequenceWorld:
         end_S=(1 - _STAY) * (1 - _GENE) * begins_S,
         emissions_SxA=np.concatenate([uniform_1xA, forward.emissions_SxA, backward.emissions_SxA]),
     )
-    return SequenceWorld(ALPHABET, [both], [[*map(_kind, both.names_S)]])
+    return SequenceWorld(
+        alphabet=ALPHABET,
+        models=[both],
+        kinds=[[*map(_kind, both.names_S)]],
+        lengths=LENGTHS,
+        regions=[[*map(_region, both.names_S)]],
+    )
 
 
 def gene() -> HiddenMarkov:
@@ -138,3 +150,7 @@ def _kind(state: str) -> str:
     if state.startswith(_CODING):
         return ""
     return "free" if state.startswith((_BETWEEN, *_FREE)) else "conserved"
+
+
+def _region(state: str) -> str:
+    return next(region for region, begins in _REGIONS.items() if state.startswith(begins))

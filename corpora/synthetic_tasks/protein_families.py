@@ -66,7 +66,7 @@ def proteins(
             f"Got {families} families of {columns} columns, none of which is conserved, or none "
             "of which is free, expected both: raise synthetic_tasks.proteins.columns."
         )
-    return sequence_task(rng, world, documents, sites, (3, columns * 4 // 3))
+    return sequence_task(rng, world, documents, sites)
 
 
 def protein_families(
@@ -84,7 +84,8 @@ def protein_families(
         ]
         models.append(hidden_markov(*profile(emissions, background, gap)))
         kinds.append([_kind(row) for row in emissions] + [""] * (columns - 1))
-    return SequenceWorld("".join(BACKGROUND), models, kinds)
+    lengths = (3, columns * 4 // 3)
+    return SequenceWorld("".join(BACKGROUND), models, kinds, lengths)
 
 
 def profile(

@@ -6,7 +6,7 @@ model that predicts masks and a model of whole sequences therefore have the same
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,39 +22,37 @@ _DRAWS = 100  # largest number of sequences drawn for each one that is needed
 
 
 class SequenceWorld(NamedTuple):
-    """Equally likely hidden Markov models of sequences, such as families of proteins."""
+    """Equally likely hidden Markov models of sequences, such as families of proteins.
+
+    Sequences outside of the range of lengths are drawn again. This divides the probabilities of all
+    other sequences by the same number, so that ratios of probabilities stay exact.
+    """
 
     alphabet: str
     models: Sequence[HiddenMarkov]
     kinds: Sequence[Sequence[str]]  # "conserved", "free" or "" for each state of each model
+    lengths: tuple[int, int]  # numbers of letters of the shortest and of the longest sequence
+    regions: Sequence[Sequence[str]] = ()  # for each state of each model, such as "exon"
 
 
 def sequence_task(
-    rng: np.random.Generator,
-    world: SequenceWorld,
-    documents: int,
-    sites: int,
-    lengths: tuple[int, int],
+    rng: np.random.Generator, world: SequenceWorld, documents: int, sites: int
 ) -> SyntheticTask:
     """Returns the synthetic task of a world.
-
-    Sequences outside of the range of lengths are drawn again. This divides the probabilities of all
-    other sequences by the same number, so that ratios of probabilities stay exact.
 
     Args:
       rng: source of the draws.
       world: the models.
       documents: number of training sequences; a twentieth more is held out.
       sites: number of sites of each kind, each in a sequence of its own that is not a document.
-      lengths: shortest and longest sequence, in letters.
 
     Raises ValueError if the models hardly draw sequences of these lengths or with such sites.
     """
-    drawn = _drawn(rng, world, lengths, documents)
+    drawn = _drawn(rng, world, documents)
     train, heldout = drawn_texts(lambda: _text(world, next(drawn)[0]), documents)
     read = {*train}
     found: dict[str, list[tuple[np.ndarray, int]]] = {kind: [] for kind in KINDS}
-    drawn = _drawn(rng, world, lengths, sites)
+    drawn = _drawn(rng, world, sites)
     while min(map(len, found.values())) < sites:
         letters, states, k = next(drawn)
         if _text(world, letters) in read:
@@ -73,26 +71,44 @@ def sequence_task(
         heldout=heldout,
         questions=[site.question for site in made],
         sites=made,
-        classes=_classes(rng, world, lengths, read) if len(world.models) > 1 else (),
+        classes=_classes(rng, world, read) if len(world.models) > 1 else (),
     )
 
 
-def write_fasta(path: str, documents: Iterable[str]) -> None:
-    """Writes documents of letters as a FASTA file, in which other programs read sequences.
+def write_sequences(name: str, rng: np.random.Generator, world: SequenceWorld, count: int) -> None:
+    """Draws sequences and writes NAME.fasta, whose records have the ids 1, 2, ….
 
-    >>> write_fasta("sequences.fasta", ["A C", "G T T"])
-    >>> open("sequences.fasta").read()
-    '>1\\nAC\\n>2\\nGTT\\n'
+    For a world with regions, NAME.bed has the regions of each record. For a world of several
+    models, NAME.tsv has a cluster for each model: each line has the first and another record of a
+    cluster, as MMseqs2 writes them.
+
+        write_sequences("genes", np.random.default_rng(0), gene_world(), 1000)
     """
-    records = (f">{k}\n{''.join(text.split())}\n" for k, text in enumerate(documents, 1))
-    Path(path).write_text("".join(records))
+    records = []
+    regions = []
+    clusters = []
+    first: dict[int, int] = {}  # model -> its first record
+    drawn = itertools.islice(_drawn(rng, world, count), count)
+    for record, (letters, states, k) in enumerate(drawn, 1):
+        records.append(f">{record}\n{''.join(_text(world, letters).split())}\n")
+        clusters.append(f"{first.setdefault(k, record)}\t{record}\n")
+        end = 0
+        for region, run in itertools.groupby(_regions(world, states, k)):
+            start = end
+            end += len([*run])
+            regions.append(f"{record}\t{start}\t{end}\t{region}\n")
+    Path(f"{name}.fasta").write_text("".join(records))
+    if world.regions:
+        Path(f"{name}.bed").write_text("".join(regions))
+    if len(world.models) > 1:
+        Path(f"{name}.tsv").write_text("".join(clusters))
 
 
 def _drawn(
-    rng: np.random.Generator, world: SequenceWorld, lengths: tuple[int, int], needed: int
+    rng: np.random.Generator, world: SequenceWorld, needed: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
     """Yields (letters i[L], states i[L], number of the model) of sequences."""
-    shortest, longest = lengths
+    shortest, longest = world.lengths
     for _ in range(1 + _DRAWS * needed // _BATCH):
         counts = rng.multinomial(_BATCH, np.full(len(world.models), 1 / len(world.models)))
         batch = [
@@ -123,16 +139,24 @@ def _sites(
 
 
 def _classes(
-    rng: np.random.Generator, world: SequenceWorld, lengths: tuple[int, int], read: set[str]
+    rng: np.random.Generator, world: SequenceWorld, read: set[str]
 ) -> list[tuple[str, str]]:
     """Returns sequences that are not documents, each with the number of its model."""
-    drawn = _drawn(rng, world, lengths, CLASSIFIED * len(world.models))
-    others = ((_text(world, letters), str(k)) for letters, _, k in drawn)
-    return list(
-        itertools.islice(
-            (one for one in others if one[0] not in read), CLASSIFIED * len(world.models)
-        )
-    )
+    others = _others(rng, world, read, CLASSIFIED * len(world.models))
+    return [(_text(world, letters), str(k)) for letters, _, k in others]
+
+
+def _others(
+    rng: np.random.Generator, world: SequenceWorld, read: set[str], count: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yields as `_drawn`, without the sequences that are read."""
+    drawn = _drawn(rng, world, count)
+    return itertools.islice((one for one in drawn if _text(world, one[0]) not in read), count)
+
+
+def _regions(world: SequenceWorld, states: np.ndarray, k: int) -> list[str]:
+    """Returns the region of each letter of a sequence, or nothing if the world has no regions."""
+    return [world.regions[k][state] for state in states] if world.regions else []
 
 
 def _padded(sequences: Sequence[np.ndarray]) -> np.ndarray:

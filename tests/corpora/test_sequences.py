@@ -1,11 +1,14 @@
 """Protein families and genes: their texts, the grammar of genes, and sites with exact answers."""
 
+import collections
+import functools
 import itertools
 import re
 
 import numpy as np
 import pytest
 
+from pretrax.corpora import sequence_files, vocabularies
 from pretrax.corpora.synthetic_tasks import (
     SyntheticQuestion,
     SyntheticSite,
@@ -24,9 +27,10 @@ from pretrax.corpora.synthetic_tasks.hidden_markov import (
 from pretrax.corpora.synthetic_tasks.sequence_sites import (
     SequenceWorld,
     sequence_task,
-    write_fasta,
+    write_sequences,
 )
 from pretrax.corpora.synthetic_tasks.task import drawn_task
+from pretrax.inference.evaluation.sequence_regions import check_regions, read_regions
 from tests.corpora.synthetic_tasks import shares_of_reader
 from tests.refusals import refuses
 
@@ -77,8 +81,8 @@ def test_sites_have_the_exact_likelihoods_of_the_whole_text(name):
 def test_sites_are_in_sequences_that_are_not_read():
     transitions = {"begin": {"x": 1}, "x": {"y": 1}, "y": {"z": 1}, "z": {"end": 1}}
     model = hidden_markov(transitions, dict.fromkeys("xyz", (0.5, 0.5)))
-    both = SequenceWorld("AB", [model, model], [["", "free", ""], ["", "conserved", ""]])
-    task = sequence_task(np.random.default_rng(0), both, documents=4, sites=20, lengths=(3, 3))
+    both = SequenceWorld("AB", [model, model], [["", "free", ""], ["", "conserved", ""]], (3, 3))
+    task = sequence_task(np.random.default_rng(0), both, documents=4, sites=20)
     for site in task.sites:
         assert site.text.replace("<extra_id_0>", site.answers[0]) not in {*task.documents}
 
@@ -144,9 +148,44 @@ def test_the_class_of_a_protein_is_its_family():
     assert not TASKS["genes"].classes  # All genes have the same model.
 
 
-def test_fasta(tmp_path):
-    write_fasta(str(tmp_path / "x.fasta"), ["A C", "G T T"])
-    assert (tmp_path / "x.fasta").read_text() == ">1\nAC\n>2\nGTT\n"
+def test_files_of_sequences_by_hand(tmp_path):
+    transitions = {"begin": {"x": 1}, "x": {"y": 1}, "y": {"z": 1}, "z": {"end": 1}}
+    models = [
+        hidden_markov(
+            transitions, {state: (letter == "A", letter == "B") for state, letter in each}
+        )
+        for each in (zip("xyz", "AAB"), zip("xyz", "BBA"))
+    ]
+    both = SequenceWorld("AB", models, [[""] * 3] * 2, (3, 3), [["exon", "exon", "intron"]] * 2)
+    write_sequences(str(tmp_path / "both"), np.random.default_rng(0), both, 40)
+    fasta, bed, tsv = (tmp_path / f"both.{suffix}" for suffix in ("fasta", "bed", "tsv"))
+    lines = fasta.read_text().split()
+    sequences = lines[1::2]
+    assert lines[::2] == [f">{k}" for k in range(1, 41)] and {*sequences} == {"AAB", "BBA"}
+    assert bed.read_text().splitlines() == [
+        line for k in range(1, 41) for line in (f"{k}\t0\t2\texon", f"{k}\t2\t3\tintron")
+    ]
+    assert tsv.read_text().splitlines() == [
+        f"{sequences.index(sequence) + 1}\t{k}" for k, sequence in enumerate(sequences, 1)
+    ]
+
+
+def test_files_of_sequences_are_read(tmp_path):
+    for name in TASKS:
+        write_sequences(str(tmp_path / name), np.random.default_rng(0), world(name), 90)
+    regions = read_regions(str(tmp_path / "genes.bed"))
+    check_regions(regions, str(tmp_path / "genes.fasta"))
+    assert len(regions) == 90
+    corpus = sequence_files(
+        str(tmp_path / "run"),
+        files=str(tmp_path / "proteins.fasta"),
+        alphabet="protein",
+        vocabulary=functools.partial(vocabularies.letters, alphabet="protein"),
+        heldout_clusters=str(tmp_path / "proteins.tsv"),
+    )
+    clusters = (tmp_path / "proteins.tsv").read_text().split()[::2]
+    assert len(corpus.heldout(10**6)) in collections.Counter(clusters).values()
+    assert not (tmp_path / "genes.tsv").exists() and not (tmp_path / "proteins.bed").exists()
 
 
 def test_a_task_without_columns_of_a_kind_is_refused():
