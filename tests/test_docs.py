@@ -331,6 +331,11 @@ TRAINED = {  # identified by one of their arguments
         "--gin.synthetic_tasks.proteins.sites=2",
         *layer_of("encoder"),
     ],
+    "genes": [
+        "--gin.synthetic_tasks.genes.documents=200",
+        "--gin.synthetic_tasks.genes.sites=2",
+        *layer_of("encoder"),
+    ],
     "--run_dir=runs/new_genes": layer_of("decoder"),
     "--run_dir=runs/spans_and_ul2": ONE_LAYER,
     "--run_dir=runs/masks_and_causal": ONE_DECODER_LAYER,

@@ -1,11 +1,14 @@
 """Questions of a run's synthetic task, and the share that the model answers correctly."""
 
+import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from ...constraints import checked
 from ...corpora import synthetic_documents
+from ...corpora.python_library.python_passages import Tagged
 from ...corpora.synthetic_tasks.task import SyntheticQuestion, SyntheticTask, drawn_task
 from ...inference import Trained
 from ...settings.partial import as_partial
@@ -15,6 +18,7 @@ from .parts.ranking import answer_log_probs, share_right
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
+Example = TypeVar("Example")
 
 
 @checked
@@ -64,12 +68,34 @@ def synthetic_classes(subject: Subject) -> ClassTask:
             "Got a synthetic task without `classes`, expected one whose texts have classes: "
             "measure a run of such a task, for example runs/proteins.gin."
         )
-    kept = len(examples) * 4 // 5
-    parts = {"train": examples[:kept], "validation": examples[kept:]}
+    parts = _parts(examples)
     return ClassTask(
         texts={part: [text for text, _ in some] for part, some in parts.items()},
         labels={part: [label for _, label in some] for part, some in parts.items()},
     )
+
+
+def synthetic_tags(subject: Subject) -> dict[str, list[Tagged]]:
+    """Returns the texts with tags of a run's synthetic task. The last fifth is held out.
+
+    Raises ValueError as `synthetic_task_of`, and for a synthetic task without tags.
+    """
+    examples = synthetic_task_of(subject).tags
+    if not examples:
+        raise ValueError(
+            "Got a synthetic task without `tags`, expected one whose words have tags: measure a "
+            "run of such a task, for example runs/genes.gin."
+        )
+    tagged = []
+    for text, tags in examples:
+        words = [word.span() for word in re.finditer(r"\S+", text)]
+        tagged.append(Tagged(text, tuple(words), tuple(tags)))
+    return _parts(tagged)
+
+
+def _parts(examples: Sequence[Example]) -> dict[str, list[Example]]:
+    kept = len(examples) * 4 // 5
+    return {"train": [*examples[:kept]], "validation": [*examples[kept:]]}
 
 
 def figures_of_questions(

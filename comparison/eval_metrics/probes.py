@@ -4,8 +4,9 @@ The examples are drawn from the held-out files of Python's own library. The base
 is the majority class. The part `bag_of_words` is a probe on bags of words.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from ...corpora.python_library.python_definitions import definition_examples, pa
 from ...corpora.python_library.python_passages import tagged_examples
 from ...objectives.prompt_forms import Pooling
 from ..figures import HIGHER, NEITHER, Figure
-from .known_answers import synthetic_classes
+from .known_answers import synthetic_classes, synthetic_tags
 from .parts.bags_of_words import bags_of
 from .parts.class_tasks import (
     ClassTask,
@@ -29,6 +30,7 @@ from .parts.probing import probed, standardization
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
+NEIGHBORS = 2  # number of words on either side that a baseline of `tag` reads
 
 
 @checked
@@ -73,32 +75,64 @@ def classify(
 
 
 @checked
-def tag(subject: Subject, *, layers: Layers | None = None) -> list[Figure]:
-    """Accuracy of a probe that predicts the kind of each word: keyword, name, string and so on.
+def tag(
+    subject: Subject,
+    *,
+    task: Literal["python_word_kinds", "synthetic_tags"] = "python_word_kinds",
+    layers: Layers | None = None,
+) -> list[Figure]:
+    """Accuracy of a probe that predicts the kind of each word: keyword, name, number and so on.
 
     The part `bag_of_words` guesses the most frequent kind of each word.
 
+    With the task "synthetic_tags", the probe predicts the tags of words of the run's own synthetic
+    task, such as the region of each letter of DNA. The part `neighbors` then guesses the most
+    frequent tag of each word with the two words on either side.
+
     Args:
       subject: the run to measure.
+      task: the words and their kinds.
       layers: layers to probe, where 0 is the embeddings and -1 the last layer; None for all.
 
-    Raises ValueError for a layer that the model does not have.
+    Raises ValueError for a layer that the model does not have, and for a run without such a task.
     """
-    subject.check_library_unseen()
-    split = tagged_examples()
+    if task == "synthetic_tags":
+        split = synthetic_tags(subject)
+    else:
+        subject.check_library_unseen()
+        split = tagged_examples()
     labels = {part: [kind for one in some for kind in one.kinds] for part, some in split.items()}
     trained = subject.trained
     layers = chosen_layers(subject.trained, layers)
-    words = {
-        part: [one.text[start:end] for one in some for start, end in one.words]
+    texts = {
+        part: [[one.text[start:end] for start, end in one.words] for one in some]
         for part, some in split.items()
     }
-    return probe_figures(
+
+    def words(read: Callable[[list[str]], list[str]]) -> dict[str, list[str]]:
+        return {part: [*itertools.chain(*map(read, some))] for part, some in texts.items()}
+
+    examples = ClassTask(words(list), labels)
+    figures = probe_figures(
         "tag",
-        ClassTask(words, labels),
+        examples,
         lambda part: word_features(trained, split[part], layers),
-        usual_classes(words, labels),
+        usual_classes(examples.texts, labels),
     )
+    if task == "synthetic_tags":
+        by_neighbors = usual_classes(words(word_windows), labels)
+        figures += class_figures("tag/neighbors", examples, by_neighbors, NEITHER)
+    return figures
+
+
+def word_windows(words: Sequence[str]) -> list[str]:
+    """Returns each word of a text with its neighbors, up to two on either side.
+
+    >>> word_windows(["A", "C", "G", "T"])
+    ['  A C G', ' A C G T', 'A C G T ', 'C G T  ']
+    """
+    padded = [*[""] * NEIGHBORS, *words, *[""] * NEIGHBORS]
+    return [" ".join(padded[i : i + 2 * NEIGHBORS + 1]) for i in range(len(words))]
 
 
 @checked

@@ -17,6 +17,7 @@ from .task import SyntheticSite, SyntheticTask, drawn_texts
 
 KINDS = ("conserved", "free")
 CLASSIFIED = 60  # mean number of sequences of each model whose class is asked for
+TAGGED = 400  # number of sequences whose regions are asked for
 _BATCH = 4000  # sequences that are drawn at once
 _DRAWS = 100  # largest number of sequences drawn for each one that is needed
 
@@ -72,6 +73,7 @@ def sequence_task(
         questions=[site.question for site in made],
         sites=made,
         classes=_classes(rng, world, read) if len(world.models) > 1 else (),
+        tags=_tags(rng, world, read) if world.regions else (),
     )
 
 
@@ -144,6 +146,14 @@ def _classes(
     """Returns sequences that are not documents, each with the number of its model."""
     others = _others(rng, world, read, CLASSIFIED * len(world.models))
     return [(_text(world, letters), str(k)) for letters, _, k in others]
+
+
+def _tags(
+    rng: np.random.Generator, world: SequenceWorld, read: set[str]
+) -> list[tuple[str, list[str]]]:
+    """Returns sequences that are not documents, each with the regions of its letters."""
+    others = _others(rng, world, read, TAGGED)
+    return [(_text(world, letters), _regions(world, states, k)) for letters, states, k in others]
 
 
 def _others(

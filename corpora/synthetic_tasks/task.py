@@ -78,6 +78,8 @@ class SyntheticTask(NamedTuple):
     pairs: Sequence[SyntheticPair] = ()  # The kind of the first pair is the main figure.
     sites: Sequence[SyntheticSite] = ()  # for `variant_effects` and `conserved_columns`
     classes: Sequence[tuple[str, str]] = ()  # other texts with their classes, for `classify`
+    # other texts with a tag for each of their words, for `tag`
+    tags: Sequence[tuple[str, Sequence[str]]] = ()
 
 
 def heldout_count(documents: int) -> int:
@@ -156,6 +158,12 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
         _check_pair(name, pair)
     for site in made.sites:
         _check_site(name, site)
+    for text, tags in made.tags:
+        if len(tags) != len(text.split()):
+            raise ValueError(
+                f"{name} has {len(tags)} tags for the {len(text.split())} words of {text!r:.80}, "
+                "expected a tag for each word."
+            )
     read = {*made.documents}
     heldout = [text for text in made.heldout if text not in read]
     if not heldout:

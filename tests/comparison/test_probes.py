@@ -8,7 +8,9 @@ import pytest
 from pretrax.comparison.eval_metrics import probes
 from pretrax.comparison.eval_metrics.parts import bags_of_words, class_tasks, frozen, probing
 from pretrax.corpora.python_library.python_passages import Tagged
-from tests.comparison.subjects import by_name, subject_of
+from pretrax.corpora.synthetic_tasks import SyntheticQuestion, SyntheticTask
+from pretrax.corpora.synthetic_tasks.task import drawn_task
+from tests.comparison.subjects import by_name, subject_of, subject_of_world
 from tests.inference.runs import trained
 from tests.refusals import refuses
 
@@ -136,3 +138,33 @@ def test_a_model_that_tells_is_told_from_one_that_does_not():
     assert figures["tag"].value > figures["tag"].baseline + 0.05 and figures["tag/layer"].value == 0
     by_words = figures["tag/bag_of_words"]
     assert by_words.value > 0.1 + by_words.baseline
+
+
+def letters(*, seed):
+    """The tag of a letter is the letter before it."""
+    texts = np.random.default_rng(seed).choice(["A", "B"], (100, 10))
+    question = SyntheticQuestion("any", "A", (" A", " B"))
+    tags = [(" ".join(text), ["A", *text[:-1]]) for text in texts]
+    return SyntheticTask([" ".join(texts[0])], [" ".join(texts[1])], [question], tags=tags)
+
+
+def test_tags_of_a_synthetic_task():
+    constant = subject_of_world("encoder", "masked_lm", letters, constant=True)
+    figures = by_name(probes.tag(constant, task="synthetic_tags", layers=[-1]))
+    assert figures["tag"].value == figures["tag"].baseline
+    assert figures["tag/bag_of_words"].value < 0.7 and figures["tag/neighbors"].value == 1
+
+
+def test_a_task_without_tags_or_with_too_few_is_refused():
+    def untagged(*, seed):
+        return letters(seed=seed)._replace(tags=())
+
+    with refuses(ValueError, "tags", "runs/genes.gin"):
+        subject = subject_of_world("encoder", "masked_lm", untagged)
+        probes.tag(subject, task="synthetic_tags")
+
+    def half_tagged(*, seed):
+        return letters(seed=seed)._replace(tags=[("A B A", ["x", "y"])])
+
+    with refuses(ValueError, "half_tagged", 2, 3, "'A B A'"):
+        drawn_task(half_tagged, 0)

@@ -148,6 +148,31 @@ def test_the_class_of_a_protein_is_its_family():
     assert not TASKS["genes"].classes  # All genes have the same model.
 
 
+def test_the_tags_of_letters_are_the_regions_of_genes():
+    task = TASKS["genes"]
+    assert not {text for text, _ in task.tags} & {*task.documents}
+    codes = {"intergenic": "-", "promoter": "p", "exon": "e", "intron": "i"}
+    complement = dict(zip("ACGT", "TGCA"))
+    introns = 0
+    for text, regions in task.tags:
+        letters = text.split()
+        assert len(regions) == len(letters)
+        for found in re.finditer("[pei]+", "".join(codes[region] for region in regions)):
+            gene = "".join(letters[found.start() : found.end()])
+            parts = found[0]
+            if not parts.startswith("p"):
+                gene = "".join(complement[x] for x in reversed(gene))
+                parts = parts[::-1]
+            assert re.fullmatch("p{10,13}e+(i+e+)*", parts)
+            coding = "".join(x for x, part in zip(gene, parts) if part == "e")
+            assert re.fullmatch(f"ATG({CODON})+(TAA|TAG|TGA)", coding)
+            for intron in re.finditer("i+", parts):
+                assert re.fullmatch("GT[ACGT]+AG", gene[intron.start() : intron.end()])
+                introns += 1
+    assert introns > 20
+    assert not TASKS["proteins"].tags
+
+
 def test_files_of_sequences_by_hand(tmp_path):
     transitions = {"begin": {"x": 1}, "x": {"y": 1}, "y": {"z": 1}, "z": {"end": 1}}
     models = [
