@@ -219,7 +219,7 @@ def learning_curves(
 
     Args:
       entries: the logged metrics of the run, oldest first.
-      evaluation_metrics: the logged names of held-out figures that are not losses.
+      evaluation_metrics: the logged names of held-out scores that are not losses.
     """
     tokens = tokens_by_step(entries)
     names = dict.fromkeys(

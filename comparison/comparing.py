@@ -267,9 +267,9 @@ def run_missing(
     """Runs the missing parts of trials; returns the trials that failed."""
     states = [trial.state for trial in trials]
     missing = [one.trial for one in states if not one.is_complete or one.refusals]
-    start, shares = how_to_start(machines, directory, facts, max(len(missing), 1))
     if not missing:
         return []
+    start, shares = how_to_start(machines, directory, facts, len(missing))
     with ComparisonProgress(console, missing, len(trials) - len(missing)) as watch:
         return run_trials(missing, start, shares, watch)
 

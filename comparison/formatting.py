@@ -10,7 +10,7 @@ from .statistics import Estimate
 
 MISSING = "–"
 MINUS = "\N{MINUS SIGN}"
-MOST_DECIMALS = 6
+MAX_DECIMALS = 6
 DIGITS = 4  # number of significant digits of a number whose interval is not known
 
 
@@ -33,7 +33,7 @@ def decimals(estimates: Iterable[Estimate]) -> int | None:
     if not halves:
         return None
     places = max(1 - math.floor(math.log10(max(halves))), -math.floor(math.log10(min(halves))))
-    return min(max(0, places), MOST_DECIMALS)
+    return min(max(0, places), MAX_DECIMALS)
 
 
 def number(value: float, places: int | None, sign: bool = False) -> str:

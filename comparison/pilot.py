@@ -56,7 +56,7 @@ class PairedNoise(NamedTuple):
 class Need(NamedTuple):
     """The number of seeds that finds a difference, with its interval.
 
-    A number is None if it is more than `statistics.MOST_SEEDS`.
+    A number is None if it is more than `statistics.MAX_SEEDS`.
     """
 
     difference: str  # the difference, such as "40% against 15%", or `SMALLEST`

@@ -11,7 +11,7 @@ from .formatting import DIGITS, MISSING, amount, decimals, number, plain_table
 from .pilot import COVERED, SMALLEST, STEEP, Need, Pilot, Prospect
 from .report.positive_controls import PositiveControl, controls_of
 from .report.wording import ARROW, about_curve, separate_unit
-from .statistics import LEVEL, MOST_SEEDS, POWER, Estimate
+from .statistics import LEVEL, MAX_SEEDS, POWER, Estimate
 
 
 def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
@@ -156,7 +156,7 @@ def _needs(pilot: Pilot) -> Table:
 
 
 def _seeds(number: int | None) -> str:
-    return f"over {MOST_SEEDS}" if number is None else str(number)
+    return f"over {MAX_SEEDS}" if number is None else str(number)
 
 
 def _more(pilot: Pilot, need: Need, cost_per_seed: float) -> str:

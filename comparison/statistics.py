@@ -22,7 +22,7 @@ from ..constraints import listed
 # Probability of a false claim in a comparison, and probability that an interval misses its mean.
 LEVEL = 0.05
 POWER = 0.80  # probability that the next comparison finds a difference of the observed size
-MOST_SEEDS = 1000  # largest number of seeds that is reported
+MAX_SEEDS = 1000  # largest number of seeds that is reported
 NO_SPREAD = 1e-9  # a relative spread of values up to this size is rounding, not noise
 
 Values = Mapping[str, Mapping[int, float]]  # values of an eval metric by variant and seed
@@ -51,7 +51,7 @@ class Difference(NamedTuple):
     p: float  # p-value; nan if the difference cannot be tested
     corrected: float  # p-value corrected for all differences of the comparison
     is_significant: bool  # whether the corrected p-value is at most `LEVEL`
-    # Number of seeds for the next comparison; None if it is unknown or more than `MOST_SEEDS`.
+    # Number of seeds for the next comparison; None if it is unknown or more than `MAX_SEEDS`.
     needed: int | None
 
 
@@ -217,7 +217,7 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
     """Returns the number of seeds with which a paired t-test finds such a difference.
 
     The test has the level `level` and the power `POWER`. The difference has the mean and the noise
-    of these differences. Returns None if the number is unknown or more than `MOST_SEEDS`. A
+    of these differences. Returns None if the number is unknown or more than `MAX_SEEDS`. A
     difference that was selected for its size is overestimated, so the number may be too small.
     """
     if not has_spread(differences):
@@ -230,14 +230,14 @@ def seeds_for(effect: float, level: float) -> int | None:
     """Returns the number of seeds with which a paired t-test at `level` finds an effect.
 
     The power is `POWER`, and the effect is defined as in `power`. Returns None if the number is
-    more than `MOST_SEEDS`.
+    more than `MAX_SEEDS`.
 
     >>> seeds_for(1.0, 0.05), seeds_for(0.01, 0.05)
     (10, None)
     """
-    if power(effect, MOST_SEEDS, level) < POWER:
+    if power(effect, MAX_SEEDS, level) < POWER:
         return None
-    numbers = range(MOST_SEEDS)
+    numbers = range(MAX_SEEDS)
     return bisect.bisect_left(numbers, POWER, lo=2, key=lambda seeds: power(effect, seeds, level))
 
 

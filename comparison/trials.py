@@ -106,7 +106,7 @@ class TrialState:
 
     @property
     def evaluation_metrics(self) -> Collection[str]:
-        """The names of held-out figures that are not losses, such as accuracies."""
+        """The names of held-out scores that are not losses, such as accuracies."""
         scores = () if self.result is None else self.result.scores
         return {f"{HELDOUT}{score.name}" for score in scores if score.metric}
 

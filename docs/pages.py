@@ -95,7 +95,7 @@ def gin_files() -> list[str]:
         "## Gin files",
         "These files come with the package. Name them by folder and file, such as "
         "`--gin_file=runs/decoder.gin`, from any working directory. "
-        "[Runs and settings](runs.md) explains how to combine them.",
+        "[Runs, settings and checkpoints](runs.md) explains how to combine them.",
     ]
     for folder, (heading, about) in FOLDERS.items():
         parts += [f"### {heading}", about, configs(folder)]
@@ -134,7 +134,7 @@ def run_settings_page() -> str:
         "## Settings",
         "A run has these settings. On the command line, write `--gin.training.Run.NAME=VALUE`; in "
         "a gin file, `training.Run.NAME = VALUE`. A setting without a default must be given. "
-        "[Runs and settings](runs.md) shows the common ones in use.",
+        "[Runs, settings and checkpoints](runs.md) shows the common ones in use.",
     ]
     for group, rows in groups.items():
         parts += [f"### {group}", table(["setting", "type", "default", "meaning"], rows)]

@@ -35,8 +35,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-LARGEST_FILE = 10 * 2**20  # bytes; larger files are data, which belongs in a bucket
-LARGEST_PROJECT = 100 * 2**20
+MAX_FILE_BYTES = 10 * 2**20  # bytes; larger files are data, which belongs in a bucket
+MAX_PROJECT_BYTES = 100 * 2**20
 SHOWN = 20  # largest number of files in a printed list
 UNLISTED = "hidden, or made by a program"  # a reason that is not printed
 NOT_PACKAGED = ("tests", "docs", "benchmarks")  # folders of a checkout that are not installed
@@ -96,11 +96,11 @@ def pack(options: argparse.Namespace) -> str:
     others, left_out = files_below(folder, sources.path)
     sent = [*sorted(named), *sorted({*others} - named)]
     size = sum(os.path.getsize(folder / name) for name in sent)
-    if size > LARGEST_PROJECT:
+    if size > MAX_PROJECT_BYTES:
         raise Mistake(
             f"{folder} holds {in_units(size)} to send, expected at most "
-            f"{in_units(LARGEST_PROJECT)}. Move data to a bucket, or start from a smaller folder. "
-            f"The largest files: {', '.join(largest(folder, sent))}."
+            f"{in_units(MAX_PROJECT_BYTES)}. Move data to a bucket, or start from a smaller "
+            f"folder. The largest files: {', '.join(largest(folder, sent))}."
         )
     say(f"Your project: {folder} ({len(sent)} files, {in_units(size)})")
     say("is sent to ~/project on every host, where the command runs:")
@@ -537,8 +537,8 @@ def reason_of(path: Path, sources: Path) -> str:
         return UNLISTED
     if path.is_file():
         size = path.stat().st_size
-        large = f"{in_units(size)}: files over {in_units(LARGEST_FILE)} belong in a bucket"
-        return large if size > LARGEST_FILE else ""
+        large = f"{in_units(size)}: files over {in_units(MAX_FILE_BYTES)} belong in a bucket"
+        return large if size > MAX_FILE_BYTES else ""
     if not path.is_dir():
         return "not a file, or removed"
     if path.is_symlink():

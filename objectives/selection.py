@@ -1,6 +1,6 @@
-"""Random selection of a document's tokens: single tokens, whole words, or spans of either.
+"""Random selection of a document's tokens: single tokens, whole words, or spans of them.
 
-Tokens are grouped into units (a token, a word, or a span of either). Units are taken in
+Tokens are grouped into units (a token, a word, or a span of tokens or words). Units are taken in
 random order as long as they fit in the document's quota. The number of chosen tokens is therefore
 known in advance, and nothing loops over tokens.
 

@@ -76,8 +76,10 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
         seal(out, {"train": tasks, "heldout": tasks}, about=about, vocabulary=files)
 
     def next_command(out: str) -> str:
-        alphabet = load_vocabulary(os.path.expanduser(out)).about.get("alphabet", "")
-        run = _RUNS.get(alphabet.lower(), "decoder")
+        about = load_vocabulary(os.path.expanduser(out)).about
+        run = _RUNS.get(about.get("alphabet", "").lower(), "decoder")
+        if about.get("overlapping"):  # the neighbors of a masked k-mer have all of its letters
+            run = "decoder"
         return f"pretrax train {run} --corpus=token_store --store={shlex.quote(out)}"
 
     return Output(

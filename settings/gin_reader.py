@@ -48,14 +48,14 @@ _OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
 
 # Largest number of values after all macros are replaced. Reading 100,000 values takes a second. A
 # chain of macros that each use the next one twice gives more values than any machine can hold.
-_MOST_VALUES = 100_000
+_MAX_VALUES = 100_000
 # Class that gin files configure -> the command that reads these files.
 _COMMANDS = {
     "training.run.Run": "train",
     "comparison.comparison.Comparison": "compare",
     "preprocessing.preparation.Preparation": "prepare",
 }
-_MOST_LISTED = 12  # largest number of parameters that an error lists
+_MAX_LISTED = 12  # largest number of parameters that an error lists
 # Errors that Python's parsers raise for values that are nested too deeply.
 _TOO_DEEP = (RecursionError, MemoryError)
 
@@ -409,9 +409,9 @@ class GinReader:
 
     def _value(self, value: Any, scope: str) -> Any:
         self._count += 1
-        if self._count > _MOST_VALUES:
+        if self._count > _MAX_VALUES:
             raise ValueError(
-                f"The gin files give more than {_MOST_VALUES:,} values when macros and functions "
+                f"The gin files give more than {_MAX_VALUES:,} values when macros and functions "
                 "are replaced by their values. Look for macros that each use another macro several "
                 "times."
             )
@@ -673,7 +673,7 @@ def _check_parameter(function: Callable, selector: str, parameter: str, at: str)
 
 def _listed(function: Callable, known: Collection[str]) -> str:
     """Returns a sentence with the parameters of a function, or where to find many of them."""
-    if len(known) <= _MOST_LISTED:
+    if len(known) <= _MAX_LISTED:
         return f"Its parameters: {', '.join(known)}."
     source = inspect.unwrap(function)
     with contextlib.suppress(TypeError, OSError):

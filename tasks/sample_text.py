@@ -26,7 +26,7 @@ from ..settings.run_directory import VOCABULARY, check_is_run
 
 LIBRARY = "library"  # name of the vocabulary that is trained on Python's library
 STREAM = 300_000  # number of tokens that the rows of statistics are cut from
-_MOST_ARRANGED = 100  # number of full-length texts that are searched for a moved middle
+_MAX_ARRANGED = 100  # number of full-length texts that are searched for a moved middle
 SENTENCES = 4  # number of sentences of the default text
 OTHER_TEXT = "Heaps are arrays for which a[k] <= a[2*k+1] and a[k] <= a[2*k+2] for all k. " * 8
 
@@ -217,7 +217,7 @@ def from_task(
         module=module,
         shuffle=False,
     )
-    enough = _MOST_ARRANGED * arranged_tokens if arranged_tokens else 4 * length
+    enough = _MAX_ARRANGED * arranged_tokens if arranged_tokens else 4 * length
     documents = [piece.tokens for piece in corpus.heldout(enough)]
     markers = corpus.ids.fim if arranged_tokens else ()
     moved = [document for document in documents if np.isin(document, markers).any()]

@@ -49,9 +49,9 @@ class Run:
         them must be able to reach it, as with "gs://…". None: `checkpoints` in `run_dir`.
       keep_checkpoints (int, 1 or more; default 3): Number of latest checkpoints to keep.
       keep_every (int, 1 or more; default None): Number of steps between checkpoints that are kept
-        in addition to the latest, a multiple of `checkpoint_every`.
+        in addition to the latest, a multiple of `checkpoint_every`. None: no others.
       keep_best (int, 1 or more; default None): Number of checkpoints with the lowest held-out loss
-        that are kept in addition to the latest.
+        that are kept in addition to the latest. None: no others.
       corpus (function): Function of the run directory that returns a `data.corpus.Corpus`.
       data_shards (int, 1 or more; default 1): Number of shards of the stream of documents, at least
         one for each host. With `batch_size` it determines the order of the documents.

@@ -23,7 +23,7 @@ WATCHED = ("loss", "gradient_norm", "parameter_norm")
 # The rule of OLMo-core's `SkipStepOptimizer`, whose standard deviations are 6 by default.
 WINDOW = 128  # number of previous losses for the mean and the standard deviation
 MIN_PREVIOUS = 64  # smallest number of previous losses; with fewer, no finite loss is a spike
-MAX_ROLLBACKS = 3  # number of roll-backs to the same checkpoint
+MAX_ROLLBACKS = 3  # largest number of roll-backs to the same checkpoint
 
 _FILE = "spikes.json"  # file in a checkpoint
 _ADVICE = (

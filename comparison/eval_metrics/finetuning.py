@@ -16,9 +16,9 @@ from .parts.probing import HELD_EVERY
 from .subject import Subject
 
 FIGURES_VERSION = 2  # see `kept_figures.version_of`
-# Small sets of labeled examples are drawn several times: up to MOST_DRAWS times, and until DRAWN
+# Small sets of labeled examples are drawn several times: up to MAX_DRAWS times, and until DRAWN
 # examples are drawn in total.
-MOST_DRAWS = 3
+MAX_DRAWS = 3
 DRAWN = 100
 
 
@@ -111,5 +111,5 @@ def draws_of(examples: int, number: int) -> list[np.ndarray]:
     >>> [len(draws_of(1000, number)) for number in (10, 50, 100)]
     [3, 2, 1]
     """
-    draws = min(MOST_DRAWS, max(1, DRAWN // number))
+    draws = min(MAX_DRAWS, max(1, DRAWN // number))
     return [np.random.default_rng(draw).permutation(examples)[:number] for draw in range(draws)]

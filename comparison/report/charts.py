@@ -28,7 +28,7 @@ GRID = 200  # number of points of a mean curve
 BEGINNING = 0.08  # share of training whose high losses may be cut off at the top of a chart
 FAR = 1.5  # a baseline further from the figures than this many times their range is not drawn
 NAME = 18  # number of letters in a line of a variant's name
-LONGEST_NAME = 60  # number of letters of a name in a legend
+MAX_NAME_LETTERS = 60  # number of letters of a name in a legend
 # Width of a chart in inches. Two charts fit side by side on a desktop, and one fits on a phone.
 WIDTH = 4.4
 BASELINE: Any = dict(color=INK, linestyle=(0, (4, 3)), linewidth=1)
@@ -169,7 +169,7 @@ def _name_lines_below(axes: Any) -> None:
 
 
 def _in_legend(variant: str) -> str:
-    return textwrap.shorten(shown(variant), LONGEST_NAME, placeholder="…")
+    return textwrap.shorten(shown(variant), MAX_NAME_LETTERS, placeholder="…")
 
 
 def draw_curves(

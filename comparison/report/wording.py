@@ -12,7 +12,7 @@ from ..figures import HIGHER, LOWER, NATS, NEITHER
 from ..formatting import MINUS, MISSING, amount, decimals, number, p_value_text, percent
 from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
-from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
+from ..statistics import LEVEL, MAX_SEEDS, POWER, Difference
 from .eval_metric_curves import OVER
 from .informative import why_column_is_not_informative, why_not_informative
 from .summary import Column, Summary, best_of
@@ -105,7 +105,7 @@ def difference_words(difference: Difference) -> DifferenceWords:
     low, high = (number(x, places, sign=True) for x in (one.low, one.high))
     tested = math.isfinite(d.p)
     why = "one seed" if one.seeds == 1 else "the same for every seed"
-    unknown = f"over {MOST_SEEDS}" if tested else MISSING
+    unknown = f"over {MAX_SEEDS}" if tested else MISSING
     return DifferenceWords(
         variants=f"{d.variant} {MINUS} {d.other}",
         size=number(one.mean, places, sign=True),

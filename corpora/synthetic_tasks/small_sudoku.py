@@ -22,7 +22,7 @@ from .task import SyntheticQuestion, SyntheticTask, train_and_heldout
 SIDE = 4
 BOX = 2
 EMPTY = "_"
-_MOST = SIDE**2 - 4  # Largest allowed number of given cells
+_MAX_GIVEN = SIDE**2 - 4  # Largest allowed number of given cells
 _AT_ONCE = 500  # Number of puzzles that are drawn together
 _DRAWS = 20  # Largest number of puzzles that are drawn for a question
 
@@ -109,10 +109,10 @@ def sudoku(
     Raises ValueError if fewer than four cells would be left to fill, and if puzzles have too few
     pairs of cells to exchange for `choices`.
     """
-    if given > _MOST:
+    if given > _MAX_GIVEN:
         raise ValueError(
-            f"Got {given} given cells of {SIDE**2}, expected at most {_MOST}, so that some cells "
-            "are left to fill: lower synthetic_tasks.sudoku.given."
+            f"Got {given} given cells of {SIDE**2}, expected at most {_MAX_GIVEN}, so that some "
+            "cells are left to fill: lower synthetic_tasks.sudoku.given."
         )
     rng = np.random.default_rng(seed)
     asked = [_question(rng, given, choices) for _ in range(questions)]

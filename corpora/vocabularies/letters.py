@@ -17,7 +17,7 @@ from ..alphabets import Alphabet
 OVERLAPPING = "overlapping_k_mers"  # the kind of a `Tokenizer` of overlapping k-mers
 _FIRST = ("<cls>", "<pad>", "<eos>", "<unk>")  # the first special tokens, as in ESM-2
 _LAST = ("<null_1>", "<mask>")  # the last special tokens, as in ESM-2
-_MOST = 1 << 20  # largest number of k-mers
+_MAX_K_MERS = 1 << 20  # largest number of k-mers
 
 
 def write_letters(path: str, alphabet: Alphabet, k: int) -> None:
@@ -32,10 +32,10 @@ def write_letters(path: str, alphabet: Alphabet, k: int) -> None:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     count = len(alphabet.known) ** k
-    if count > _MOST:
+    if count > _MAX_K_MERS:
         raise ValueError(
             f"Got vocabularies.letters.k = {k}, which has {count:,} k-mers of "
-            f"{len(alphabet.known)} letters, expected at most {_MOST:,}: lower it."
+            f"{len(alphabet.known)} letters, expected at most {_MAX_K_MERS:,}: lower it."
         )
     k_mers = map("".join, itertools.product(alphabet.known, repeat=k)) if k > 1 else ()
     tokens = [*_FIRST, *k_mers, *alphabet.letters, *_LAST]

@@ -20,7 +20,7 @@ T5_EXTRA_IDS = 100  # Number of sentinels that SeqIO appends to T5's SentencePie
 BATCH_CHARACTERS = 1 << 22  # Number of characters that are tokenized together
 # Largest number of unused ids below the largest id. Published tokenizers have a few thousand. A
 # damaged or hostile tokenizer may have an id near 2^31, and a loop over its ids would never end.
-_MOST_UNUSED = 1 << 20
+_MAX_UNUSED = 1 << 20
 
 # Names that tokenizers give to our special tokens. If we append a token, it gets the first name.
 KNOWN_NAMES = {
@@ -429,16 +429,16 @@ def _encoder_of_names(
 def _size_of(vocabulary: Mapping[str, int], name: str) -> int:
     """Returns the number of ids of a vocabulary, from 0 to its largest id.
 
-    Raises ValueError for a vocabulary with more than `_MOST_UNUSED` unused ids, or without tokens.
+    Raises ValueError for a vocabulary with more than `_MAX_UNUSED` unused ids, or without tokens.
     """
     if not vocabulary:
         raise ValueError(f"{name} has no tokens, expected a trained tokenizer.")
     token, largest = max(vocabulary.items(), key=lambda item: item[1])
     unused = largest + 1 - len(vocabulary)
-    if unused > _MOST_UNUSED:
+    if unused > _MAX_UNUSED:
         raise ValueError(
             f"{name} gives the token {token!r} the id {largest}, but has only "
-            f"{len(vocabulary):,} tokens, expected at most {_MOST_UNUSED:,} unused ids, since a "
+            f"{len(vocabulary):,} tokens, expected at most {_MAX_UNUSED:,} unused ids, since a "
             "model has an embedding for each id: number the tokens from 0."
         )
     return largest + 1

@@ -19,7 +19,7 @@ SPECIALS = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")  # ids 0 … 4
 _ASCII = [chr(i) for i in range(33, 127)]
 # Largest number of characters of a WordPiece alphabet, as by default in `tokenizers`. Words with
 # other characters are unknown.
-_MOST_CHARACTERS = 1000
+_MAX_CHARACTERS = 1000
 
 WordType = Literal["wordpiece", "word"]
 
@@ -88,7 +88,7 @@ def wordpiece_tokenizer(texts: Sequence[str], size: int):
     for word, count in words.items():
         characters.update(dict.fromkeys(word, count))
     by_frequency = sorted(characters, key=lambda character: (-characters[character], character))
-    frequent = by_frequency[:_MOST_CHARACTERS]
+    frequent = by_frequency[:_MAX_CHARACTERS]
     known = {*frequent, *_ASCII}
     first = {*_ASCII, *(word[0] for word in words)} & known
     later = (character for word in words for character in word[1:])

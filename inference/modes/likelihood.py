@@ -15,7 +15,7 @@ from ..prompting.items import text_of_item
 from ..reporting.printing import plain_table
 from ..trained import Mode, Trained, register_mode
 
-MOST_TOKENS = 64  # largest number of tokens that are shown as a table
+MAX_TABLE_TOKENS = 64  # largest number of tokens that are shown as a table
 
 
 def _scores(trained: Trained, pairs: Sequence[tuple[str, str]], options: Options) -> list[dict]:
@@ -62,7 +62,7 @@ def _show(console: Console, item: dict, record: dict) -> None:
         summary = f"{record['log_prob']:.3f} nats {summary}, {bits}"
     scored = item.get("target", item["text"])
     print_note(console, f"{summary}: {scored!r}")
-    if len(record["token_log_probs"]) > MOST_TOKENS:
+    if len(record["token_log_probs"]) > MAX_TABLE_TOKENS:
         console.print("--file and --out write the log-probability of each token.", style="dim")
         return
     table = plain_table("token", Column("p", justify="right"), Column("nats", justify="right"))

@@ -21,7 +21,7 @@ from ..reporting.printing import plain_table, progress_of
 from ..trained import Mode, Trained, cls_and_sep, register_mode
 
 NEAREST = 3  # number of nearest tokens that are shown for each token
-MOST_SIMILAR = 12  # number of texts whose similarities are shown as a table
+MAX_SIMILAR = 12  # number of texts whose similarities are shown as a table
 
 
 def _embed_form(trained: Trained, mode: str) -> PromptForm:
@@ -74,9 +74,9 @@ def _show_embeddings(
     left = np.array([record["embedding"] for record in records])
     right = np.array([record["embedding"] for record in against_records])
     table = plain_table("", title="Cosines")
-    for item in against[:MOST_SIMILAR]:
+    for item in against[:MAX_SIMILAR]:
         table.add_column(Text(item["text"][:16]), justify="right")
-    for item, row in zip(items, (left @ right.T)[:, :MOST_SIMILAR]):
+    for item, row in zip(items, (left @ right.T)[:, :MAX_SIMILAR]):
         table.add_row(Text(item["text"][:40]), *(f"{x:.3f}" for x in row))
     console.print(table)
 

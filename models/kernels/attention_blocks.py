@@ -69,7 +69,7 @@ def padded_statistics(s, lse_BxHxT, other_BxHxT):
 
     The first is the LSE of the scores. Both are f32[B, H, T].
     """
-    # The log-sums of padding are so large that its probabilities are 0 with any bias.
+    # The LSE of padding is so large that its probabilities are 0 with any bias.
     lse = padded(lse_BxHxT, s.queries, constant_values=-LOWEST)
     return lse, padded(other_BxHxT, s.queries)
 

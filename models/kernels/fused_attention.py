@@ -3,7 +3,7 @@
     out = attend(q, k, v, intervals, bias_HxD)     # same values and gradients as `attention.attend`
 
 The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867). The gradient
-recomputes the probabilities from the saved log-sums, once for queries and once for keys and values
+recomputes the probabilities from the saved LSE, once for queries and once for keys and values
 (Dao 2023, arXiv:2307.08691). If a row has few keys, TPUs recompute the probabilities only once.
 Blocks of keys outside all intervals of a block of queries are skipped. Blocks inside all intervals
 are computed without a mask.

@@ -264,7 +264,7 @@ def test_a_tuning_trial_that_diverges_loses_and_one_that_fails_is_reported(compa
     def diverging(trials):
         for trial in trials:
             if ", 0.009," in trial.name:
-                error = FloatingPointError("At step 3 the training is no longer finite: loss nan.")
+                error = FloatingPointError("At step 3 the metrics are no longer finite: loss nan.")
                 pathlib.Path(trial.run.run_dir).mkdir(parents=True, exist_ok=True)
                 assert trials_exit(trial, error) == 1
             else:

@@ -89,15 +89,16 @@ def test_a_second_start_changes_nothing(prepared, capsys):
 
 
 @pytest.mark.parametrize(
-    "alphabet, run, letters",
+    "alphabet, run, letters, settings",
     [
-        ("dna", "dna_masked", "ACGT"),
-        ("rna", "dna_masked", "ACGU"),
-        ("protein", "protein_masked", "MKTAYIAQR"),
-        ("HP", "decoder", "HP"),
+        ("dna", "dna_masked", "ACGT", ()),
+        ("rna", "dna_masked", "ACGU", ()),
+        ("protein", "protein_masked", "MKTAYIAQR", ()),
+        ("HP", "decoder", "HP", ()),
+        ("dna", "decoder", "ACGT", ("letters.k=3", "letters.overlapping=True")),
     ],
 )
-def test_the_next_run_suits_the_alphabet(tmp_path, capsys, alphabet, run, letters):
+def test_the_next_run_suits_the_alphabet(tmp_path, capsys, alphabet, run, letters, settings):
     records = (f">{k}\n{letters * (k + 5)}\n" for k in range(40))
     (tmp_path / "records.fa").write_text("".join(records))
     planted.run(
@@ -106,6 +107,7 @@ def test_the_next_run_suits_the_alphabet(tmp_path, capsys, alphabet, run, letter
         f"--alphabet={alphabet}",
         f"--out={tmp_path / 'store'}",
         "--gin.preprocessing.Preparation.executor=@executors.this_process",
+        *(f"--gin.vocabularies.{setting}" for setting in settings),
     )
     last_line = capsys.readouterr().out.splitlines()[-1]
     program, command, *arguments = shlex.split(last_line.removeprefix("Next: "))

@@ -337,7 +337,7 @@ class Checkpoints:
                 time.sleep(wait)
         raise OSError(
             f"Checkpoint {step} in {self._root} cannot be read, in {1 + len(WAITS)} attempts: "
-            f"{problem}.{'' if self._per_process else _UNREAD_ADVICE}"
+            f"{problem}.{self._unread_advice()}"
         )
 
     def _tried(self, step: int, read: Callable[[], One]) -> tuple[One | None, Exception | None]:
@@ -542,8 +542,11 @@ class Checkpoints:
                 raise DamageError(first_line(reason)) from error
             raise OSError(
                 f"Checkpoint {step} in {self._root} cannot be read: {first_line(reason)}."
-                f"{_UNREAD_ADVICE}"
+                f"{self._unread_advice()}"
             ) from error
+
+    def _unread_advice(self) -> str:
+        return "" if self._per_process else _UNREAD_ADVICE
 
     def _set_aside(self, step: int, problem: str) -> str:
         """Moves a damaged checkpoint in the first process; returns a message in every process."""

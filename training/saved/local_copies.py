@@ -249,13 +249,13 @@ def _of_processes(mine: np.ndarray) -> np.ndarray:
     return mine[None] if jax.process_count() == 1 else multihost_utils.process_allgather(mine)
 
 
-_MOST = 4  # number of steps to compare; a process that was killed between two copies has two
+_MAX_STEPS = 4  # number of steps to compare; a process that was killed between two copies has two
 
 
 def _gathered(steps: list[int]) -> list[set[int]]:
     """Returns the latest steps of each process."""
-    mine = np.full(_MOST, -1, np.int32)
-    mine[: len(steps)] = steps[-_MOST:]
+    mine = np.full(_MAX_STEPS, -1, np.int32)
+    mine[: len(steps)] = steps[-_MAX_STEPS:]
     return [set(row.tolist()) - {-1} for row in _of_processes(mine)]
 
 

@@ -12,7 +12,7 @@ from ..subject import Subject
 from .bags_of_words import bags_of
 from .probing import probed
 
-MOST_READ = 20_000  # largest number of examples read from a split of a registered task
+MAX_READ = 20_000  # largest number of examples read from a split of a registered task
 Metrics = Sequence[Callable[[Sequence[str], Sequence[str]], dict[str, Any]]]
 USUAL = (task_metrics.accuracy, task_metrics.macro_f1)
 
@@ -75,7 +75,7 @@ def class_task(
     found = None
     for split in ("train", "validation"):
         read = evaluation_tasks(
-            "", names=[name], split=split, examples=MOST_READ, module=module, data_dir=data_dir
+            "", names=[name], split=split, examples=MAX_READ, module=module, data_dir=data_dir
         )
         if len(read) > 1:
             raise ValueError(f"Got the mixture {name!r}, expected a single task with classes.")

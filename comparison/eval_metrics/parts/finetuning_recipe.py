@@ -29,7 +29,7 @@ from .finetuning_steps import Peak, at_best_peak, stepped
 from .probing import choosing, log_shares
 
 Words = Sequence[tuple[int, int]]  # the word of each text, as (start, end) of its characters
-MOST_CHOOSING = 500  # largest number of training examples that choose the learning rate
+MAX_CHOOSING = 500  # largest number of training examples that choose the learning rate
 
 
 class FinetuningRecipe(NamedTuple):
@@ -78,7 +78,7 @@ def finetuned(
         for draw in draws:
             held = choosing(len(draw))
             params = _trained(trained, rows, labels_N, draw[~held], peak, recipe)
-            rest = draw[held][:MOST_CHOOSING]
+            rest = draw[held][:MAX_CHOOSING]
             right += (_predict(trained, params, [rows[i] for i in rest]) == labels_N[rest]).tolist()
             models.append(params)
         return float(np.mean(right)), models

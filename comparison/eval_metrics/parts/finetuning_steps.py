@@ -20,7 +20,7 @@ from ....models.builders import fresh_params
 from ....training.state import unboxed
 
 WARMUP_SHARE = 0.1
-MOST_FURTHER = 3  # largest number of peaks that are tried in addition to those of a grid
+MAX_FURTHER = 3  # largest number of peaks that are tried in addition to those of a grid
 T = TypeVar("T", bound=tuple[float, Any])  # (score, result of training)
 _ADAFACTOR = optax.chain(
     optax.scale_by_factored_rms(min_dim_size_to_factor=32),
@@ -45,7 +45,7 @@ def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[P
     """Returns the peak with the highest score, and the result of training with it.
 
     While the best peak is at an edge of the grid, the next peak beyond this edge is tried, up to
-    `MOST_FURTHER` times. Its ratio to the edge is the ratio of the edge to its neighbor. A single
+    `MAX_FURTHER` times. Its ratio to the edge is the ratio of the edge to its neighbor. A single
     peak is not extended. Of equal scores, the peak nearest to the middle of the grid wins.
 
     >>> at_best_peak([1, 2, 4], lambda peak: (-abs(peak - 9), "a model"))
@@ -60,7 +60,7 @@ def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[P
     outward = sorted(grid, key=lambda peak: abs(grid.index(peak) - middle))
     results = ((peak, tried(peak)) for peak in outward)  # At most two results are in memory.
     best, result = max(results, key=lambda one: one[1][0])
-    for _ in range(MOST_FURTHER):
+    for _ in range(MAX_FURTHER):
         if len(grid) == 1 or best not in (grid[0], grid[-1]):
             break
         neighbor = grid[1] if best == grid[0] else grid[-2]
