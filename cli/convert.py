@@ -238,12 +238,11 @@ class SourceRun(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """An export to `transformers`, and what it could not take along."""
+    """An export to `transformers`."""
 
     architecture: str  # class of `transformers`, such as "LlamaForCausalLM"
-    left_out: set[str]  # parts of the model
-    lost_modes: list[str]  # modes that an import of the export lacks
-    notes: list[str]  # sentences about the tokenizer and the weights
+    lacking: list[str]  # sentences about the parts of the run that it lacks
+    loading: list[str]  # sentences about loading it, as in its model card
 
 
 def export(console: Console, options: argparse.Namespace) -> None:
@@ -260,12 +259,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
 
     name = exported.architecture
     lines = [f"{target} holds step {source.saved.step} of {source.directory} as {name}, {dtype}."]
-    if exported.left_out:
-        left = ", ".join(sorted(exported.left_out))
-        lines.append(f"Left out, since transformers has no place for it: {left}.")
-    if exported.lost_modes:
-        lines.append(f"Modes that an import of it lacks: {', '.join(exported.lost_modes)}.")
-    lines += exported.notes
+    lines += [*exported.lacking, *exported.loading]
     if source.vocabulary:
         trained = without_params(source.saved.model, source.vocabulary, source.forms)
         command = predict_command(source.directory, trained, trusted=options.trust)
@@ -298,35 +292,41 @@ def write_export(folder: str, source: SourceRun, dtype: str, title: str) -> Expo
     )
     put_back(kept, folder)
     architecture = family.architecture_of(config)
-    notes = [UNTIED] if hugging_face.has_untied_warning(family, config) else []
+    loading = [UNTIED] if hugging_face.has_untied_warning(family, config) else []
     if "corpus" in source.fields:  # the run was trained, not only imported
-        write_card(folder, source, architecture, title, notes)
+        write_card(folder, source, architecture, title, loading)
         if architecture.endswith(hugging_face.WRITING):
             starts = {"decoder_start_token_id": None} if model.layout == "decoder" else {}
             hugging_face.write_generation_config(folder, ids | starts, Decoding().max_new)
-    lacking = export_vocabulary(source.directory, folder, model, source.forms)
+    about_vocabulary = export_vocabulary(source.directory, folder, model, source.forms)
     left_out = {*others, *hugging_face.left_out(family, config, params)}
     form = next((form for form in source.forms if form.mode == "embed"), None)
     if form is not None and form.pooling:
         head = params["projections_embedding"]["layer"] if form.head else None
         sentences.write_modules(folder, config.emb_dim, form.pooling, head)
         left_out -= {"projections_embedding"} if form.head else set()
-    lost_modes = []
+    lacking = []
+    if left_out:
+        parts = ", ".join(sorted(left_out))
+        lacking.append(f"Left out, since transformers has no place for it: {parts}.")
     if source.vocabulary:
         again = model_of_export(folder)
-        lost_modes = write_prompt_record(folder, source.forms, source.vocabulary.ids, again)
-    return Exported(architecture, left_out, lost_modes, [lacking, *notes] if lacking else notes)
+        if lost := write_prompt_record(folder, source.forms, source.vocabulary.ids, again):
+            lacking.append(f"Modes that an import of it lacks: {', '.join(lost)}.")
+    if about_vocabulary:
+        lacking.append(about_vocabulary)
+    return Exported(architecture, lacking, loading)
 
 
 def write_card(
-    folder: str, source: SourceRun, architecture: str, title: str, notes: Sequence[str]
+    folder: str, source: SourceRun, architecture: str, title: str, loading: Sequence[str]
 ) -> None:
     """Writes the model card of a trained run into the folder of its export."""
     shapes = hugging_face.open_source(folder).shapes.values()
     parameters = sum(map(math.prod, shapes))
     result = read_result(source.directory)
     step = source.saved.step
-    card = model_card(title, source.fields, result, step, architecture, parameters, notes)
+    card = model_card(title, source.fields, result, step, architecture, parameters, loading)
     atomic_writes.write_text(Path(folder) / CARD, card)
 
 

@@ -5,8 +5,8 @@ follows huggingface.co/docs/hub/model-cards.
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...constraints import name_of
@@ -32,7 +32,7 @@ def model_card(
     step: int,
     architecture: str,
     parameters: int,
-    notes: Sequence[str] = (),
+    loading: Sequence[str] = (),
 ) -> str:
     """Returns the model card of a run at a step, in Markdown.
 
@@ -40,13 +40,13 @@ def model_card(
       name: name of the exported directory, or of its repository on the Hugging Face hub.
       result: the result of the run. A result of another step is left out. None: no result.
       architecture: name of the exported model's class in `transformers`.
-      notes: paragraphs about loading the model.
+      loading: paragraphs about loading the model.
     """
     objective, corpus = (_name(fields[name]) for name in ("objective", "corpus"))
     longest = longest_rows(fields["sequence_lengths"])
     rows = " and ".join(f"{slots:,} {stack} slots" for stack, slots in longest.items())
     base = fields.get("initial_run")
-    started = f", from the parameters of `{_last(base)}`" if base else ""
+    started = f", from the parameters of `{Path(base).name}`" if base else ""
     tasks = (task for end, task in _TASKS.items() if architecture.endswith(end))
     task = next(tasks, "feature-extraction")
     lines = [
@@ -59,13 +59,9 @@ def model_card(
         *("", "## Use", "", "```python", f"from transformers import AutoTokenizer, {architecture}"),
         *("", f'tokenizer = AutoTokenizer.from_pretrained("{name}")'),
         *(f'model = {architecture}.from_pretrained("{name}")', "```", ""),
-        *(line for note in notes for line in (note, "")),
+        *(line for paragraph in loading for line in (paragraph, "")),
     ]
     return "\n".join(lines)
-
-
-def _last(path: str) -> str:
-    return os.path.basename(os.path.normpath(path))
 
 
 def _name(function: Callable) -> str:
