@@ -185,93 +185,124 @@ def generate(
 
     Warns if a prompt is longer than the rows of training.
     """
-    ids = trained.ids
     model = trained.model
-    params = trained.params
-    numbers = range(len(prompts)) if numbers is None else numbers
     stops = stop_ids(trained)
-    settings: dict[str, Any] = dict(
-        max_new=decoding.max_new,
-        stop_ids=stops,
-        allowed_tokens=allowed_token_mask(ids, model.vocab_size, special, stops),
-    )
     if decoding.own_drafts:
-        unrolled_model, params, drafter, draft_params = trained_drafts(trained)
+        decoding_model, params, drafter, draft_params = trained_drafts(trained)
         draft = Draft(drafter, draft_params)
     else:
-        unrolled_model, params = decoding_form(model, params)
+        decoding_model, params = decoding_form(model, trained.params)
     if draft:
         _check_no_rules(trained)
     check_prompts(trained, prompts, decoding.max_new)
-    if on_text and not len(prompts) == decoding.samples == 1:
-        on_text = None
+    generator = _Generator(
+        trained=trained,
+        decoding=decoding,
+        model=decoding_model,
+        params=params,
+        draft=draft,
+        settings=dict(
+            max_new=decoding.max_new,
+            stop_ids=stops,
+            allowed_tokens=allowed_token_mask(trained.ids, model.vocab_size, special, stops),
+        ),
+        on_text=on_text if len(prompts) == decoding.samples == 1 else None,
+        on_drafts=on_drafts,
+    )
 
-    def make_batch(rows: list[Prompt]) -> Prompts:
-        width = prompts_width(model, rows, decoding.max_new)
-        return batch_prompts(model.layout, rows, ids, width)
-
-    def searched(chosen: list[int]) -> list[list[Answer]]:
+    def answers(chosen: list[int]) -> list[list[Answer]]:
         rows = [prompts[i] for i in chosen]
+        if decoding.beams > 1:
+            return generator.search(rows)
+        row_numbers = chosen if numbers is None else [numbers[i] for i in chosen]
+        return generator.sample(rows, row_numbers, num_live=len(set(chosen)))
+
+    rows_per_prompt = decoding.beams if decoding.beams > 1 else decoding.samples
+    batching = Batching(max(decoding.batch_size // rows_per_prompt, 1), on_batch)
+    return batching.run(answers, [prompt_size(model.layout, prompt) for prompt in prompts])
+
+
+class _Generator(NamedTuple):
+    """A model in its decoding form, with the settings and the listeners of `generate`."""
+
+    trained: Trained
+    decoding: Decoding
+    model: Any
+    params: dict
+    draft: Draft | None
+    settings: dict[str, Any]  # arguments that all ways of decoding have
+    on_text: Callable[[str], None] | None
+    on_drafts: Callable[[DraftCounts], None] | None
+
+    def batch(self, rows: list[Prompt]) -> Prompts:
+        model = self.trained.model
+        width = prompts_width(model, rows, self.decoding.max_new)
+        return batch_prompts(model.layout, rows, self.trained.ids, width)
+
+    def search(self, rows: list[Prompt]) -> list[list[Answer]]:
+        """Returns the best answers of beam search to each prompt."""
         best = beam_search(
-            unrolled_model,
-            params,
-            make_batch(rows),
-            beams=decoding.beams,
-            length_penalty=decoding.length_penalty,
-            rules=trained.rules,
-            **settings,
+            self.model,
+            self.params,
+            self.batch(rows),
+            beams=self.decoding.beams,
+            length_penalty=self.decoding.length_penalty,
+            rules=self.trained.rules,
+            **self.settings,
         )
         return [
             [
                 _answer(
-                    trained, prompt, tokens[k, start : ends[k]], decoding, scores[k : k + 1]
+                    self.trained,
+                    prompt,
+                    tokens[k, start : ends[k]],
+                    self.decoding,
+                    scores[k : k + 1],
                 )._replace(log_prob=float(scores[k]))
-                for k in range(decoding.samples)
+                for k in range(self.decoding.samples)
             ]
             for prompt, tokens, start, ends, scores in zip(rows, *map(np.asarray, best))
         ]
 
-    def sampled(chosen: list[int]) -> list[list[Answer]]:
-        samples = range(decoding.samples)
-        repeated = [prompts[i] for i in chosen for _ in samples]
-        keys = numbered_keys(
-            decoding.seed, [numbers[i] * len(samples) + k for i in chosen for k in samples]
-        )
-        num_live = len(set(chosen)) * len(samples)  # further rows only fill up the batch
+    def sample(
+        self, rows: list[Prompt], numbers: Sequence[int], num_live: int
+    ) -> list[list[Answer]]:
+        """Returns the samples of each prompt. Prompts after `num_live` only fill up the batch."""
+        samples = range(self.decoding.samples)
+        repeated = [prompt for prompt in rows for _ in samples]
+        row_numbers = [number * len(samples) + k for number in numbers for k in samples]
+        keys = numbered_keys(self.decoding.seed, row_numbers)
         answers: list[Answer] = []
-        for decoded in decoded_chunks(make_batch(repeated), keys, num_live):
-            rows = zip(repeated, *map(np.asarray, decoded))
+        for decoded in self.chunks(self.batch(repeated), keys, num_live * len(samples)):
+            decoded_rows = zip(repeated, *map(np.asarray, decoded))
+            old_and_decoded = itertools.zip_longest(answers, decoded_rows)
             # An answer that a stop string ended does not change while other rows continue.
             answers = [
                 old
                 if old and old.ended
-                else _answer(trained, prompt, tokens[start:end], decoding, log_probs[start:end])
-                for old, (prompt, tokens, start, end, log_probs) in itertools.zip_longest(
-                    answers, rows
+                else _answer(
+                    self.trained, prompt, tokens[start:end], self.decoding, log_probs[start:end]
                 )
+                for old, (prompt, tokens, start, end, log_probs) in old_and_decoded
             ]
-            if on_text and not answers[0].ended:
-                on_text(_without_partial_stop(answers[0].text, decoding.stop_strings))
+            if self.on_text and not answers[0].ended:
+                self.on_text(_without_partial_stop(answers[0].text, self.decoding.stop_strings))
             if all(answer.ended for answer in answers):
                 break
-        if on_text:
-            on_text(answers[0].text)
+        if self.on_text:
+            self.on_text(answers[0].text)
         return [answers[i : i + len(samples)] for i in range(0, len(answers), len(samples))]
 
-    def decoded_chunks(batch: Prompts, keys, num_live: int) -> Iterator[Decoded]:
-        kwargs = settings | dict(sampling=decoding.sampling, keys=keys)
-        if draft is None:
-            kwargs |= dict(rules=trained.rules, chunk_size=CHUNK_SIZE)
-            return decode_stream(unrolled_model, params, batch, **kwargs)
-        decoded, counts = speculate(unrolled_model, params, *draft, batch, **kwargs)
-        if on_drafts:
-            on_drafts(DraftCounts(*(x[:num_live] for x in counts)))
+    def chunks(self, batch: Prompts, keys, num_live: int) -> Iterator[Decoded]:
+        """Yields the rows after each chunk of tokens, or once after speculative decoding."""
+        kwargs = self.settings | dict(sampling=self.decoding.sampling, keys=keys)
+        if self.draft is None:
+            kwargs |= dict(rules=self.trained.rules, chunk_size=CHUNK_SIZE)
+            return decode_stream(self.model, self.params, batch, **kwargs)
+        decoded, counts = speculate(self.model, self.params, *self.draft, batch, **kwargs)
+        if self.on_drafts:
+            self.on_drafts(DraftCounts(*(x[:num_live] for x in counts)))
         return iter([decoded])
-
-    rows_per_prompt = decoding.beams if decoding.beams > 1 else decoding.samples
-    batching = Batching(max(decoding.batch_size // rows_per_prompt, 1), on_batch)
-    sizes = [prompt_size(model.layout, prompt) for prompt in prompts]
-    return batching.run(searched if decoding.beams > 1 else sampled, sizes)
 
 
 def _check_no_rules(trained: Trained) -> None:
