@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ..settings.partial import flattened
-from ..training.run import Run
+from ..training.optimizers import learning_rate_of
 from .budgets import budget_words
 from .comparison import Comparison, trained_variants
 from .facts import VariantFacts
@@ -35,7 +35,7 @@ def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
     """Returns the runs of trials that are trained or have failed, and all of their figures."""
     c = comparison
     variants = trained_variants(comparison)
-    rates = {trial.variant: learning_rate(trial.run) for trial in trials}
+    rates = {trial.variant: peak_learning_rate(trial.run.optimizer) for trial in trials}
     tuning = None if c.tuning is None else c.tuning()
     found: dict[str, list[str]] = {}
     for trial in trials:
@@ -71,22 +71,16 @@ def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
     )
 
 
-def learning_rate(run: Run) -> float | None:
-    """Returns the learning rate of a run, or the peak of its schedule.
-
-    Returns None if the run does not have exactly one learning rate.
+def peak_learning_rate(optimizer: Callable) -> float | None:
+    """Returns the learning rate of an optimizer, or the peak of its schedule; None if unknown.
 
     >>> from pretrax.training.run_configuration import read_run
-    >>> learning_rate(read_run(["runs/decoder.gin"]))
+    >>> peak_learning_rate(read_run(["runs/decoder.gin"]).optimizer)
     0.1
     """
-    settings = dict(flattened("", run.optimizer)).items()
-    rates = [
-        value
-        for path, value in settings
-        if path.endswith((".learning_rate", ".peak", ".scale")) and isinstance(value, int | float)
-    ]
-    return rates[0] if len(rates) == 1 else None
+    settings = dict(flattened("rate", learning_rate_of(optimizer)))
+    peaks = (settings.get(path) for path in ("rate", "rate.peak", "rate.scale"))
+    return next((peak for peak in peaks if isinstance(peak, int | float)), None)
 
 
 def _measurements(states: Sequence[TrialState], runs: Sequence[TrainedRun]) -> list[Measurement]:

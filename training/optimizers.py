@@ -16,6 +16,7 @@ import optax
 import optax.contrib
 
 from ..constraints import Count, Natural, NonNegative, Positive, PositiveShare, checked
+from ..settings.partial import as_partial
 from .matrix_optimizers import scale_by_normuon, scale_by_soap
 
 Dtype = Literal["float32", "bfloat16"]
@@ -112,6 +113,17 @@ def shortest_run(optimizer: Callable[[int], optax.GradientTransformation]) -> in
 
     with warnings.catch_warnings(action="ignore"):  # a shortened warm-up in a very short run
         return bisect.bisect_left(range(2**31), True, lo=1, key=accepts)
+
+
+def learning_rate_of(optimizer: Callable) -> Callable | float | None:
+    """Returns an optimizer's setting `learning_rate`: a schedule, a number, or None if unknown.
+
+    >>> from pretrax.settings.partial import Partial
+    >>> learning_rate_of(Partial(adamw, learning_rate=0.1))
+    0.1
+    """
+    rate = as_partial(optimizer).settings.get("learning_rate")
+    return rate if callable(rate) or isinstance(rate, int | float) else None
 
 
 @checked

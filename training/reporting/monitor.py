@@ -1,14 +1,12 @@
 """Monitors the steps: finds loss spikes, and logs means of metrics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 
 from ...objectives import members_of
-from ...settings.partial import as_partial
-from ..optimizers import scheduled
+from ..optimizers import learning_rate_of, scheduled
 from ..planning import Plan
-from ..run import Run
 from ..spikes import WATCHED, Spikes
 from ..step import metric_prefix
 from ..throughput import causal_flops, peak_flops, step_flops
@@ -42,7 +40,8 @@ class Monitor:
         self._flops = step_flops(plan.recipe, plan.schedules)
         self._causal_flops = causal_flops(plan.recipe, plan.schedules)
         self._peak = peak_flops()
-        self._learning_rate = learning_rate_of(plan.run)
+        rate = learning_rate_of(plan.run.optimizer)
+        self._schedule = None if rate is None else scheduled(rate, plan.run.steps)
         self._unchecked: list[tuple[int, dict]] = []  # (step, metrics) pairs
 
     def add(self, step: int, metrics: dict) -> None:
@@ -88,8 +87,8 @@ class Monitor:
             line["mfu"] = flops / self._peak
             if self._causal_flops is not None:
                 line["mfu_causal"] = self._causal_flops * steps_per_second / self._peak
-        if self._learning_rate is not None:
-            line["learning_rate"] = float(self._learning_rate(step - 1))  # rate of the last step
+        if self._schedule is not None:
+            line["learning_rate"] = float(self._schedule(step - 1))  # rate of the last step
         self._writer.write(step, line | {f"seconds/{kind}": x for kind, x in passed.items()})
         self._progress.update(step, line)
         self._unreported.clear()
@@ -110,14 +109,3 @@ class Monitor:
                     key = f"{metric_prefix(term)}/{member.name}/{name}"
                     members[key] = (float(total), float(weight))
         return StepMetrics(values, members)
-
-
-def learning_rate_of(run: Run) -> Callable[[int], float] | None:
-    """Returns the learning rate as a function of the number of steps taken; None if unknown.
-
-    It is the optimizer's setting `learning_rate`, as in `training.optimizers`.
-    """
-    rate = as_partial(run.optimizer).settings.get("learning_rate")
-    if callable(rate) or isinstance(rate, int | float):
-        return scheduled(rate, run.steps)
-    return None
