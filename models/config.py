@@ -293,6 +293,41 @@ def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
 
 def _check_together(c: Config):
     """Raises ValueError for a value that the other values exclude or would ignore."""
+    _check_requirements(c)
+    _check_mechanism(c)
+    if not c.num_layers:
+        _refuse(c, "num_decoder_layers", "1 or more, since the model has no encoder.")
+    if not all(1 <= percent <= 100 for percent in numbered(c.heads, "depth")):
+        _refuse(c, "heads", "a depth from 1 to 100, which is a percentage of the layers.")
+    for head in ("classes", "token_classes"):
+        if head in c.heads and not c.num_classes:
+            expected = f"1 or more for the head {head!r}: set the number of classes."
+            _refuse(c, "num_classes", expected)
+    if c.num_heads % c.num_key_heads:
+        raise ValueError(
+            f"Got num_heads={c.num_heads} and num_kv_heads={c.num_kv_heads}, expected num_heads to "
+            "be a multiple of num_kv_heads: change either setting, or leave out num_kv_heads."
+        )
+    if c.positions == "rotary" and c.head_dim % 2:
+        even = f"an even number, since rotary positions rotate pairs: use {c.head_dim + 1}."
+        _refuse(c, "head_dim", even)
+    if c.positions == "learned" and not c.max_positions:
+        _refuse(c, "max_positions", "the length of the longest row, since positions are learned.")
+    if c.rope_scaling is not None and len(c.rope_scaling) not in (1, 4):
+        _refuse(c, "rope_scaling", "one factor, or the four numbers of LLaMA 3.")
+    if c.encoder_window is not None and len(c.encoder_window) != 2:
+        _refuse(c, "encoder_window", "two numbers: the keys before the query, and those after it.")
+    if c.num_ahead and not c.first_norm:
+        _refuse(c, "first_norm", "True in a model that predicts tokens ahead.")
+    if c.num_ahead and c.ahead == "parallel" and c.num_layers < 2:
+        trunk = "each predicted token has its own last layer, on a trunk of the other layers."
+        _refuse(c, "num_layers", f"2 or more: with ahead='parallel' {trunk}")
+    if c.num_experts:
+        _check_experts(c)
+
+
+def _check_requirements(c: Config):
+    """Raises ValueError for a setting without the other settings that it needs."""
     learned, relative, rotary = (c.positions == kind for kind in ("learned", "relative", "rotary"))
     both = c.layout == "encoder_decoder"
     plain_width = c.embedding_width == c.emb_dim or "vocabulary" not in c.heads
@@ -333,12 +368,15 @@ def _check_together(c: Config):
         if getattr(c, name) != getattr(Config, name) and not fulfilled:
             _refuse(c, name, f"{required} with it: change that, or leave out {name}.")
 
+
+def _check_mechanism(c: Config):
+    """Raises ValueError for a setting that the attention mechanism does not support."""
     if c.attention not in MECHANISMS:
         known = ", ".join(map(repr, MECHANISMS))
         _refuse(c, "attention", f"one of {known}, or a mechanism that your own module registers.")
     mechanism = c.mechanism
     unsupported = {
-        "positions": relative and mechanism.bias is None,
+        "positions": c.positions == "relative" and mechanism.bias is None,
         "attention_softcap": c.attention_softcap is not None and not mechanism.softcap,
         "window": c.window is not None and not mechanism.windows,
         "merged_attention": c.merged_attention and not mechanism.returns_lse,
@@ -348,35 +386,6 @@ def _check_together(c: Config):
         if is_unsupported:
             supported = f"a value that attention={c.attention!r} supports: change either setting."
             _refuse(c, name, supported)
-    if not c.num_layers:
-        _refuse(c, "num_decoder_layers", "1 or more, since the model has no encoder.")
-    if not all(1 <= percent <= 100 for percent in numbered(c.heads, "depth")):
-        _refuse(c, "heads", "a depth from 1 to 100, which is a percentage of the layers.")
-    for head in ("classes", "token_classes"):
-        if head in c.heads and not c.num_classes:
-            expected = f"1 or more for the head {head!r}: set the number of classes."
-            _refuse(c, "num_classes", expected)
-    if c.num_heads % c.num_key_heads:
-        raise ValueError(
-            f"Got num_heads={c.num_heads} and num_kv_heads={c.num_kv_heads}, expected num_heads to "
-            "be a multiple of num_kv_heads: change either setting, or leave out num_kv_heads."
-        )
-    if rotary and c.head_dim % 2:
-        even = f"an even number, since rotary positions rotate pairs: use {c.head_dim + 1}."
-        _refuse(c, "head_dim", even)
-    if learned and not c.max_positions:
-        _refuse(c, "max_positions", "the length of the longest row, since positions are learned.")
-    if c.rope_scaling is not None and len(c.rope_scaling) not in (1, 4):
-        _refuse(c, "rope_scaling", "one factor, or the four numbers of LLaMA 3.")
-    if c.encoder_window is not None and len(c.encoder_window) != 2:
-        _refuse(c, "encoder_window", "two numbers: the keys before the query, and those after it.")
-    if c.num_ahead and not c.first_norm:
-        _refuse(c, "first_norm", "True in a model that predicts tokens ahead.")
-    if c.num_ahead and c.ahead == "parallel" and c.num_layers < 2:
-        trunk = "each predicted token has its own last layer, on a trunk of the other layers."
-        _refuse(c, "num_layers", f"2 or more: with ahead='parallel' {trunk}")
-    if c.num_experts:
-        _check_experts(c)
 
 
 def _check_experts(c: Config):
