@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ..data.corpus import Corpus, first_documents
+from ..data.corpus import Corpus, Document, first_documents
 from ..data.packing import Packing, empty_row, rows_of_documents, stacked
-from ..objectives import Labels, Objective, Row, members_of
+from ..objectives import Labels, Objective, members_of
 from ..objectives.contract import ProgressSchedule, scale_at
 from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_loss
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
@@ -127,7 +127,9 @@ class Evaluator:
         """
         self._mesh = mesh
         self._steps = steps
-        size = _up(rows, math.lcm(2, batch_shards(mesh)))
+        self._packing = packing
+        self._end_of_document = end_of_document
+        self._size = _up(rows, math.lcm(2, batch_shards(mesh)))  # number of rows in a batch
         # The sums are replicated, so that every process can read them.
         jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
         by_loss: dict = {}  # members that differ only in their noise share a program
@@ -153,24 +155,15 @@ class Evaluator:
                 functools.partial(corrupt_and_arrange, recipe, group),
                 out_shardings=batch_sharding(mesh),
             )
-
-            def batches_of(member, pieces, tokens, group=group, arrange=arrange):
-                packed = rows_of_documents(
-                    pieces, packing, member, end_of_document=end_of_document, tokens=tokens
-                )
-                blank = empty_row(packing.columns, member)
-                packed += [blank] * (_up(len(packed), size) - len(packed))
-                return self._arranged(arrange, packed, group.row_length, size)
-
             for member in group.members:
                 chosen = members_of(recipe.objective)[member]
                 source = member_sources[member] if member_sources else 0
                 scored_sums, tallies = programs(chosen.objective)
+                batches_of = functools.partial(self._batches, arrange, group.row_length, member)
                 in_training = self._sum(
-                    tallies(batch)
-                    for batch in batches_of(member, training_pieces[source], 8 * tokens)
+                    tallies(batch) for batch in batches_of(training_pieces[source], 8 * tokens)
                 )
-                batches = batches_of(member, heldout_pieces[source], tokens)
+                batches = batches_of(heldout_pieces[source], tokens)
                 self._members[member] = _HeldOutMember(
                     chosen.name, batches, scored_sums, in_training, _weight_at_end(chosen.rate)
                 )
@@ -202,11 +195,16 @@ class Evaluator:
                 scores.append(score)
         return scores
 
-    def _arranged(self, arrange, packed: list[Row], length: int, size: int):
-        """Returns the model's batches of packed rows, with `size` rows each.
-
-        The number of packed rows is a multiple of `size`.
-        """
+    def _batches(
+        self, arrange: Callable, length: int, member: int, pieces: Sequence[Document], tokens: int
+    ) -> list[dict]:
+        """Returns the model's batches of a member's rows, which have up to `tokens` tokens."""
+        packed = rows_of_documents(
+            pieces, self._packing, member, end_of_document=self._end_of_document, tokens=tokens
+        )
+        size = self._size
+        blank = empty_row(self._packing.columns, member)
+        packed += [blank] * (_up(len(packed), size) - len(packed))
         spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []
         with placed_on(self._mesh):  # keys from outside the mesh have another type: a new trace
