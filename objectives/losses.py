@@ -116,14 +116,11 @@ def head_cross_entropies(
         factors = known and [known[name] for name, several in targets.items() for _ in several]
         sums = projected_cross_entropies(projection, labels, weights, z_losses, factors)
     rest = iter(sums)
+    add_sums = functools.partial(jax.tree.map, jnp.add)
     return {
-        name: functools.reduce(_added, itertools.islice(rest, len(several)))
+        name: functools.reduce(add_sums, itertools.islice(rest, len(several)))
         for name, several in targets.items()
     }
-
-
-def _added(one: Sums, other: Sums) -> Sums:
-    return jax.tree.map(jnp.add, one, other)
 
 
 def head_sums(
