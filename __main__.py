@@ -1,4 +1,4 @@
-"""The command `pretrax`: looks its verb up and hands the rest of the line to it."""
+"""The command `pretrax`, which runs the subcommand that its first argument names."""
 
 import os
 import sys
@@ -24,24 +24,24 @@ def _main(argv: Sequence[str]) -> None:
 
         show(f"pretrax {version('pretrax')}")
         return
-    verb, *rest = [argv[1], "--help"] if argv[0] == "help" else argv
-    if verb not in cli.VERBS:
-        say(unknown(verb))
+    command, *rest = [argv[1], "--help"] if argv[0] == "help" else argv
+    if command not in cli.SUBCOMMANDS:
+        say(unknown(command))
         raise SystemExit(2)
-    cli.run(verb, rest)
+    cli.run(command, rest)
 
 
 def usage() -> str:
-    commands = "\n".join(f"  {verb:10}{about}" for verb, about in cli.VERBS.items())
+    commands = "\n".join(f"  {name:10}{about}" for name, about in cli.SUBCOMMANDS.items())
     return f"usage: pretrax COMMAND …\n\n{commands}\n\n`pretrax help COMMAND` lists its options."
 
 
-def unknown(verb: str) -> str:
+def unknown(command: str) -> str:
     """Returns the message for an unknown command, with the nearest known one."""
     from .constraints import near  # only for this message, so that every command starts sooner
 
-    expected = f"Expected one of {', '.join(cli.VERBS)}."
-    return f"error: there is no command {verb!r}{near(verb, cli.VERBS)} {expected}"
+    expected = f"Expected one of {', '.join(cli.SUBCOMMANDS)}."
+    return f"error: there is no command {command!r}{near(command, cli.SUBCOMMANDS)} {expected}"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..settings.command_terminal import in_terminal, say, undecoded
 
-VERBS = {
+SUBCOMMANDS = {
     "prepare": "clean, filter, deduplicate and tokenize raw text into a token store",
     "train": "train a model on a pre-training objective",
     "check": "test whether your own objective keeps the laws of all objectives",
@@ -26,7 +26,7 @@ VERBS = {
 }
 
 
-def make_parser(verb: str, about: str | None, **settings: Any):
+def make_parser(subcommand: str, about: str | None, **settings: Any):
     """Returns an `argparse.ArgumentParser` with the option that all subcommands share.
 
     An option with a single value is rejected if it is repeated with a different value.
@@ -39,7 +39,7 @@ def make_parser(verb: str, about: str | None, **settings: Any):
     from ..settings.command_line import refuse_repeated_options
 
     parser = argparse.ArgumentParser(
-        prog=f"pretrax {verb}",
+        prog=f"pretrax {subcommand}",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         **settings,
@@ -59,15 +59,15 @@ def complete() -> None:
     line = os.environ["COMP_LINE"]
     point = int(os.environ["COMP_POINT"])
     _, begun, _, words, _ = argcomplete.split_line(line, point)
-    if words[1:] and words[1] in VERBS:
+    if words[1:] and words[1] in SUBCOMMANDS:
         os.environ["_ARGCOMPLETE"] = "2"  # number of words of the line that name the program
         run(words[1], [*words[2:], begun])
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("verb", choices=VERBS)
+    parser.add_argument("subcommand", choices=SUBCOMMANDS)
     argcomplete.autocomplete(parser)
 
 
-def run(verb: str, argv: Sequence[str] | None = None) -> None:
+def run(subcommand: str, argv: Sequence[str] | None = None) -> None:
     """Imports a subcommand and runs it with `argv`, or with the program's own arguments."""
     with in_terminal():
         if problem := undecoded(sys.argv[1:] if argv is None else argv) or _without_folder():
@@ -75,7 +75,7 @@ def run(verb: str, argv: Sequence[str] | None = None) -> None:
             raise SystemExit(2)
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # for users' modules that a gin file imports
-        importlib.import_module(f"pretrax.cli.{verb}").main(argv)
+        importlib.import_module(f"pretrax.cli.{subcommand}").main(argv)
 
 
 def _without_folder() -> str | None:

@@ -214,7 +214,7 @@ def literal(file: str, name: str) -> Any:
 def commands_page() -> str:
     """Returns the page of all commands and their options, from their parsers."""
     sys.path.insert(0, str(ROOT / ".ci/links"))
-    verbs = importlib.import_module("pretrax.cli").VERBS
+    subcommands = importlib.import_module("pretrax.cli").SUBCOMMANDS
     parts = [
         "# Command line",
         _generated("the parsers in cli/"),
@@ -222,22 +222,22 @@ def commands_page() -> str:
         "`--steps`, are listed in [Run settings and gin files](run_settings.md).",
         table(
             ["command", "what it does"],
-            [[f"[`pretrax {v}`](#pretrax-{v})", cell(about)] for v, about in verbs.items()],
+            [[f"[`pretrax {v}`](#pretrax-{v})", cell(about)] for v, about in subcommands.items()],
         ),
     ]
-    for verb in verbs:
-        parts += [f"## pretrax {verb}", *_command(_parser_of(verb))]
+    for subcommand in subcommands:
+        parts += [f"## pretrax {subcommand}", *_command(_parser_of(subcommand))]
     return "\n\n".join(parts) + "\n"
 
 
-def _parser_of(verb: str) -> argparse.ArgumentParser:
+def _parser_of(subcommand: str) -> argparse.ArgumentParser:
     """Returns the parser of a command, which is complete when it prints its help."""
     parsers = []
 
     def keep(parser: argparse.ArgumentParser, file: Any = None) -> None:
         parsers.append(parser)
 
-    module = importlib.import_module(f"pretrax.cli.{verb}")
+    module = importlib.import_module(f"pretrax.cli.{subcommand}")
     with (
         unittest.mock.patch.object(argparse.ArgumentParser, "print_help", keep),
         contextlib.suppress(SystemExit),

@@ -60,7 +60,7 @@ class Sources(NamedTuple):
         return full | {path[len("gin_configs/") :] for path in full}
 
     @property
-    def verbs(self) -> set[str]:
+    def commands(self) -> set[str]:
         """The commands: "train", "evaluate", …"""
         found = (re.fullmatch(r"cli/([a-z]\w*)\.py", path) for path in self.files)
         return {match[1] for match in found if match}
@@ -244,10 +244,10 @@ def named_files(
 
     Raises Mistake for a file that does not exist or would not be sent, and for an unknown command.
     """
-    if command[0] not in sources.verbs:
+    if command[0] not in sources.commands:
         raise Mistake(
             f"Got the command {command[0]!r}, expected one of "
-            f"{', '.join(sorted(sources.verbs))}, such as: train --gin_file=my_run.gin"
+            f"{', '.join(sorted(sources.commands))}, such as: train --gin_file=my_run.gin"
         )
     options = list(split_options(command))
     searched = [

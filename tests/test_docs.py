@@ -494,18 +494,18 @@ def test_a_task_of_the_harness(folder):
     assert found["lines"]["bits_per_byte,none"] > 0
 
 
-def run_verb(arguments):
-    verb, *rest = arguments
-    if verb == "train":
+def run_command(arguments):
+    command, *rest = arguments
+    if command == "train":
         start(rest)
-    elif verb == "compare":
+    elif command == "compare":
         options, given = compare.parse(rest)
         if options.comparison.startswith("docs/"):
             assert options.report and (ROOT / options.comparison / results.COMPARISON).exists()
         else:
             comparison = read_comparison(options.comparison, given.bindings)
             assert runs_of_variants(comparison) or options.report
-    elif verb == "explore":
+    elif command == "explore":
         options = explore.parse(rest)
         if not options.export:  # tests/explorer writes the pages, and opens them in a browser
             asked = {"objective": options.objective, "text": "to be or not to be"}
@@ -513,13 +513,13 @@ def run_verb(arguments):
             assert "not" in shown.text
     elif "t5x:" in " ".join(rest):
         with pytest.raises(SystemExit):  # The checkpoint does not exist.
-            cli.run(verb, rest)
+            cli.run(command, rest)
     else:
         asked = [EVAL_METRICS[name] for name in EVAL_METRICS if f"--eval_metric={name}" in rest]
         eval_metrics = " ".join(asked).split()
         own = ("--heldout", "--eval_metric", "--variants", "--regions")
         names_metric = any(word.startswith(own) for word in rest)
-        cli.run(verb, rest + (eval_metrics or ([] if names_metric else MORE[verb])))
+        cli.run(command, rest + (eval_metrics or ([] if names_metric else MORE[command])))
 
 
 def start(arguments):
@@ -580,7 +580,7 @@ def on_other_machines(arguments):
     for argument in arguments:
         for word, *rest in parts_of(argument.removeprefix("--command=")):
             if word == "pretrax":
-                run_verb(rest)
+                run_command(rest)
 
 
 def upload(arguments):
@@ -607,7 +607,7 @@ def check_folder_of_clone(arguments: list[str]) -> None:
 TOOLS = {
     "git": check_clone,
     "cd": check_folder_of_clone,
-    "pretrax": run_verb,
+    "pretrax": run_command,
     "python": run_script,
     "pip": check_extras,
     "hf": upload,
@@ -616,5 +616,5 @@ TOOLS = {
     "JAX_PLATFORMS=cpu": run_after_setting,
     "seqio_cache_tasks": cache_tasks,
     "gcloud": on_other_machines,
-    "srun": lambda arguments: run_verb(arguments[arguments.index("pretrax") + 1 :]),
+    "srun": lambda arguments: run_command(arguments[arguments.index("pretrax") + 1 :]),
 }

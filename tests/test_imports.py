@@ -180,7 +180,7 @@ def test_files_and_public_classes_have_one_name_each():
 def test_there_are_files_to_look_at():
     assert {file.relative_to(ROOT).parts[0] for file in FILES} == {*PACKAGES, GROUND}
     assert len(FILES) > 250 and all((folder / "__init__.py").exists() for folder in FOLDERS)
-    assert all(files_imported(ROOT / "cli" / f"{verb}.py") for verb in cli.VERBS)
+    assert all(files_imported(ROOT / "cli" / f"{name}.py") for name in cli.SUBCOMMANDS)
 
 
 def test_datatrove_is_for_preparing_alone():

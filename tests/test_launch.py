@@ -156,8 +156,8 @@ def test_a_run_by_skypilot_is_in_the_bucket(tmp_path):
     assert status == 0 and call.startswith("sky <jobs> <launch> <--workdir=")
     typed = re.search(r"bin/pretrax (.*)", (tmp_path / "run.sh").read_text())
     assert typed
-    verb, *arguments = shlex.split(typed[1])
-    _, given = parse_with_gin(made_for(verb), arguments, Run)
+    command, *arguments = shlex.split(typed[1])
+    _, given = parse_with_gin(made_for(command), arguments, Run)
     run = read_run(given.files, given.bindings)
     assert checkpoints(run.run_dir, run.checkpoint_dir) == "gs://bucket/run/checkpoints"
     with refuses(ValueError, "s3://bucket/run", "gs://"):
@@ -168,8 +168,8 @@ def test_a_run_by_skypilot_is_in_the_bucket(tmp_path):
     assert (sky["setup"], sky["run"]) == ("bash setup.sh", "bash run.sh")
 
 
-def made_for(verb: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(verb)
+def made_for(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(command)
     add_gin_arguments(parser)
     return parser
 

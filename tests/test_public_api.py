@@ -10,7 +10,7 @@ import pytest
 
 import pretrax
 from pretrax import objectives
-from pretrax.cli import VERBS
+from pretrax.cli import SUBCOMMANDS
 from tests.training.tiny import ROOT, environment
 
 PAGE = "docs/public_api.md"
@@ -56,12 +56,12 @@ def test_every_name_is_documented():
 
 
 @pytest.mark.slow
-def test_names_of_verbs_are_functions():
+def test_names_of_subcommands_are_functions():
     """A file of the checkout, such as train.py, does not hide one."""
     program = "import pretrax; print(*(type(getattr(pretrax, name)).__name__ for name in {!r}))"
-    verbs = sorted(VERBS.keys() & set(pretrax.__all__))
-    assert verbs == ["compare", "show", "train"]
-    assert printed(program.format(verbs)) == "function function function"
+    subcommands = sorted(SUBCOMMANDS.keys() & set(pretrax.__all__))
+    assert subcommands == ["compare", "show", "train"]
+    assert printed(program.format(subcommands)) == "function function function"
 
 
 @pytest.mark.slow

@@ -171,7 +171,7 @@ def test_a_run_directory_is_refused_with_its_gin_file(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "verb, words, names",
+    "command, words, names",
     [
         ("train", ["comparisons/reversal.gin"], ["reversal.gin", "`pretrax compare`"]),
         ("train", ["--gin_file=comparisons/reversal.gin"], ["reversal.gin", "`pretrax compare`"]),
@@ -183,9 +183,9 @@ def test_a_run_directory_is_refused_with_its_gin_file(capsys, tmp_path):
         ("compare", ["decoder"], ["'decoder'", "`pretrax train decoder`"]),
     ],
 )
-def test_a_file_of_another_command_is_refused_with_its_command(capsys, verb, words, names):
+def test_a_file_of_another_command_is_refused_with_its_command(capsys, command, words, names):
     with exits(capsys, *names):
-        cli.run(verb, words)
+        cli.run(command, words)
 
 
 def test_a_combination_that_cannot_work_names_what_was_typed(capsys, monkeypatch):

@@ -17,7 +17,7 @@ from tests.refusals import assert_named, exits, refuses
 from tests.training.tiny import ROOT, environment
 
 
-def test_help_names_every_verb_and_loads_nothing():
+def test_help_names_every_subcommand_and_loads_nothing():
     program = (
         "import sys; from pretrax.__main__ import main; main(['--help']); "
         "print({'jax', 'numpy', 'gin', 'rich', 'argparse'} & set(sys.modules))"
@@ -27,7 +27,7 @@ def test_help_names_every_verb_and_loads_nothing():
     )
     *usage, loaded = said.stdout.splitlines()
     assert usage[0] == "usage: pretrax COMMAND …" and loaded == "set()", said.stderr
-    assert [line.split()[0] for line in usage if line.startswith("  ")] == list(cli.VERBS)
+    assert [line.split()[0] for line in usage if line.startswith("  ")] == list(cli.SUBCOMMANDS)
 
 
 def test_help_and_version_as_elsewhere(capsys):
@@ -40,7 +40,7 @@ def test_help_and_version_as_elsewhere(capsys):
     assert re.fullmatch(r"pretrax \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
-def test_an_unknown_verb(capsys):
+def test_an_unknown_subcommand(capsys):
     with exits(capsys, "'shwo'", "show", "train"):
         command.main(["shwo"])
 
@@ -58,10 +58,10 @@ def test_a_terminal_of_ascii(arguments):
     assert said.returncode == 0 and said.stdout.isascii() and not said.stderr
 
 
-@pytest.mark.parametrize("verb", ["show", "train"])
-def test_an_argument_that_is_not_text_is_refused(verb, capsys):
+@pytest.mark.parametrize("subcommand", ["show", "train"])
+def test_an_argument_that_is_not_text_is_refused(subcommand, capsys):
     with exits(capsys, repr(b"--run_dir=\xff")):
-        command.main([verb, "--run_dir=\udcff"])
+        command.main([subcommand, "--run_dir=\udcff"])
 
 
 def test_a_removed_folder_is_reported(tmp_path, monkeypatch, capsys):
@@ -72,17 +72,17 @@ def test_a_removed_folder_is_reported(tmp_path, monkeypatch, capsys):
         command.main(["plan", "--flops=1e20"])
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
-def test_help_of_each_verb(verb, capsys):
+@pytest.mark.parametrize("subcommand", cli.SUBCOMMANDS)
+def test_help_of_each_subcommand(subcommand, capsys):
     with pytest.raises(SystemExit) as end:
-        command.main([verb, "--help"])
+        command.main([subcommand, "--help"])
     said = capsys.readouterr().out
     assert end.value.code == 0
-    assert said.startswith(f"usage: pretrax {verb}") and f"\n    pretrax {verb}" in said
+    assert said.startswith(f"usage: pretrax {subcommand}") and f"\n    pretrax {subcommand}" in said
 
 
 @pytest.mark.parametrize(
-    "verb, arguments",
+    "subcommand, arguments",
     [
         ("predict", ["--run=A", "--run=B", "text"]),
         ("predict", ["--run=A", "--seed=0", "--seed=1", "text"]),  # The first one is the default.
@@ -92,10 +92,10 @@ def test_help_of_each_verb(verb, capsys):
         ("train", ["--profile=A", "--profile=B"]),
     ],
 )
-def test_an_option_that_is_given_twice_is_refused(verb, arguments, capsys):
+def test_an_option_that_is_given_twice_is_refused(subcommand, arguments, capsys):
     values = ("0", "1") if "--seed=0" in arguments else ("A'", "B'")
     with exits(capsys, "twice", *values):
-        command.main([verb, *arguments])
+        command.main([subcommand, *arguments])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_run_directory_without_its_option_is_refused(line, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "verb, arguments, option",
+    "subcommand, arguments, option",
     [
         *[("train", [f"{option}="], option) for option in ("--model", "--data", "--gin.STEPS")],
         ("train", ["--objective", ""], "--objective"),
@@ -154,9 +154,9 @@ def test_a_run_directory_without_its_option_is_refused(line, tmp_path, monkeypat
         ("check", ["--objective="], "--objective"),
     ],
 )
-def test_an_empty_value_is_refused(verb, arguments, option, capsys):
+def test_an_empty_value_is_refused(subcommand, arguments, option, capsys):
     with exits(capsys, option, "empty"):
-        command.main([verb, *arguments])
+        command.main([subcommand, *arguments])
 
 
 def test_the_text_around_a_middle_may_be_empty():
@@ -221,7 +221,7 @@ def completions(line: str, folder) -> list[str]:
     return sorted(one.strip() for one in answer.read_text().splitlines())
 
 
-def test_a_shell_completes_verbs(tmp_path):
+def test_a_shell_completes_subcommands(tmp_path):
     assert completions("pretrax pre", tmp_path) == ["predict", "prepare"]
 
 
@@ -236,7 +236,7 @@ def test_a_shell_completes_options_and_names(tmp_path):
 
 
 @pytest.mark.slow
-def test_train_in_a_checkout_is_the_verb():
+def test_train_in_a_checkout_is_the_command():
     said = subprocess.run(
         [sys.executable, "train.py", "--help"],
         cwd=ROOT,

@@ -244,13 +244,13 @@ def _check_same_settings(run: Run) -> None:
     )
 
 
-def check_alone(verb: str) -> None:
+def check_alone(command: str) -> None:
     """Raises ValueError if a command for a single process was started as several processes."""
     for variable in ("JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS"):  # `srun -n` sets the latter
         if (count := os.environ.get(variable, "1")) not in ("", "1"):
             raise ValueError(
-                f"`pretrax {verb}` is a program of one process, got {variable}={count}: start it "
-                "once, on one host. It uses all devices of the host."
+                f"`pretrax {command}` is a program of one process, got {variable}={count}: start "
+                "it once, on one host. It uses all devices of the host."
             )
 
 

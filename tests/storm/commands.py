@@ -30,13 +30,13 @@ class Ended(NamedTuple):
         return re.sub(r"\s+", " ", f"{self.out} {self.err}")
 
 
-def here(verb: str, *arguments: object) -> Ended:
-    """Runs `pretrax VERB` in this process. Raises errors that the command does not explain."""
+def here(command: str, *arguments: object) -> Ended:
+    """Runs `pretrax COMMAND` in this process. Raises errors that the command does not explain."""
     status = 0
     with contextlib.redirect_stdout(io.StringIO()) as out:
         with contextlib.redirect_stderr(io.StringIO()) as err:
             try:
-                cli.run(verb, [str(argument) for argument in arguments])
+                cli.run(command, [str(argument) for argument in arguments])
             except SystemExit as end:
                 status = int(end.code or 0)
     return Ended(status, out.getvalue(), err.getvalue())
@@ -49,10 +49,10 @@ def assert_explained(ended: Ended, *names: str) -> None:
     assert any(name in ended.err for name in names), (names, ended.err)
 
 
-def start(verb: str, *arguments: object, **env: str) -> subprocess.Popen:
-    """Starts `pretrax VERB` in its own process group."""
+def start(command: str, *arguments: object, **env: str) -> subprocess.Popen:
+    """Starts `pretrax COMMAND` in its own process group."""
     return subprocess.Popen(
-        [sys.executable, "-m", "pretrax", verb, *map(str, arguments)],
+        [sys.executable, "-m", "pretrax", command, *map(str, arguments)],
         cwd=tiny.ROOT,
         env=tiny.environment(**env),
         stdout=subprocess.PIPE,

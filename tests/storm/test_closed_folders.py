@@ -56,8 +56,8 @@ def convert(tmp_path, out, monkeypatch):
 
 
 @pytest.mark.parametrize("close", [a_file, read_only])
-@pytest.mark.parametrize("verb", [train, prepare, compare, convert])
-def test_a_folder_that_cannot_be_written_is_named(verb, close, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", [train, prepare, compare, convert])
+def test_a_folder_that_cannot_be_written_is_named(command, close, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
     with close(tmp_path / "closed") as closed:
-        assert_explained(verb(tmp_path, closed / "out", monkeypatch), str(closed))
+        assert_explained(command(tmp_path, closed / "out", monkeypatch), str(closed))

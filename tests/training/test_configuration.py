@@ -682,8 +682,8 @@ def test_files_in_other_folders(tmp_path):
 
 def test_a_directory_of_another_version_is_refused(tmp_path):
     path = tmp_path / "config.gin"
-    path.write_text("from __gin__ import dynamic_registration\nfrom pretrax.verbs import gone\n")
-    with refuses(ValueError, "pretrax.verbs.gone"):
+    path.write_text("from __gin__ import dynamic_registration\nfrom pretrax.commands import gone\n")
+    with refuses(ValueError, "pretrax.commands.gone"):
         read_directory(str(tmp_path))
 
 

@@ -186,9 +186,9 @@ def test_a_file_that_registers_tasks_is_trusted_by_its_path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "verb", [predict, evaluate, convert, show, train], ids=lambda v: v.__name__
+    "command", [predict, evaluate, convert, show, train], ids=lambda v: v.__name__
 )
-def test_every_verb_asks_for_trust(verb, objectives_of_mine, capsys):
+def test_every_command_asks_for_trust(command, objectives_of_mine, capsys):
     import_it = "import objectives_of_mine", "from pretrax import training"
     lines = *import_it, "training.Run.objective = @objectives_of_mine.mine"
     directory = written(objectives_of_mine, *lines)
@@ -198,13 +198,13 @@ def test_every_verb_asks_for_trust(verb, objectives_of_mine, capsys):
         convert: [f"--from={directory}", "--to=hf:exported"],
         show: [f"--run={directory}"],
         train: [f"--gin_file={directory}/config.gin"],
-    }[verb]
+    }[command]
     for options, said in (
         ([], "--trust=objectives_of_mine"),
         (["--trust=objectives_of_mine"], ""),
     ):
         with pytest.raises(SystemExit):
-            verb.main([*run, *options])
+            command.main([*run, *options])
         error = capsys.readouterr().err
         assert said in error and ("--trust" in error) == bool(said), error
 

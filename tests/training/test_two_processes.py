@@ -331,8 +331,8 @@ def test_a_failure_of_one_process_is_reported_by_both(data, tmp_path):
 
 
 @pytest.mark.parametrize("variable", ["JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS"])
-@pytest.mark.parametrize("verb, arguments", [("predict", ["text"]), ("evaluate", ["--heldout"])])
-def test_verbs_of_one_process_refuse_several(verb, arguments, variable, monkeypatch, capsys):
+@pytest.mark.parametrize("command, arguments", [("predict", ["text"]), ("evaluate", ["--heldout"])])
+def test_commands_of_one_process_refuse_several(command, arguments, variable, monkeypatch, capsys):
     monkeypatch.setenv(variable, "2")
-    with exits(capsys, f"`pretrax {verb}`", f"{variable}=2"):
-        cli.run(verb, ["--run=nowhere", *arguments])
+    with exits(capsys, f"`pretrax {command}`", f"{variable}=2"):
+        cli.run(command, ["--run=nowhere", *arguments])
