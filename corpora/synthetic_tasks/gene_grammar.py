@@ -30,7 +30,7 @@ _BETWEEN = "between"
 _FREE = ("spacer", "intron")  # beginnings of names of a gene's states whose letters are free
 _CODING = ("codon",)  # beginnings of names of states that are neither free nor conserved
 _REGIONS = {  # beginnings of names of the states of each region
-    "intergenic": _BETWEEN,
+    "intergenic": (_BETWEEN,),
     "promoter": ("promoter", "spacer"),
     "intron": ("donor", "intron", "acceptor"),
     "exon": ("start", "codon", "stop"),
