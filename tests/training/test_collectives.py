@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pretrax.models.heads import projection
-from pretrax.models.transformer import _looked_up as looked_up
+from pretrax.models.transformer import _lookup as lookup
 from pretrax.objectives.cross_entropy import projected_cross_entropies
 from pretrax.training.devices.collectives import Traffic, traffic
 from pretrax.training.devices.mesh import (
@@ -41,7 +41,7 @@ def test_the_gradient_of_an_embedding_is_not_summed_whole():
     tokens = jax.ShapeDtypeStruct((8, 6), jnp.int32, sharding=batch_sharding(mesh))
 
     def loss(table_VxE, tokens_BxT):
-        return jnp.sum(looked_up(table_VxE, tokens_BxT) ** 2)
+        return jnp.sum(lookup(table_VxE, tokens_BxT) ** 2)
 
     with placed_on(mesh):
         found = traffic(jax.jit(jax.grad(loss)).lower(table, tokens).compile().as_text())
