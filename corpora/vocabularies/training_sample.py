@@ -4,7 +4,8 @@ import random
 from collections.abc import Iterable, Iterator
 
 CHARACTERS = 3_000_000  # Number of characters of the sample
-MAX_SAMPLE_CHARACTERS = 30_000_000  # Number that a corpus of files reads for the sample
+# Largest number of characters that a corpus of files reads for the sample
+MAX_SAMPLE_CHARACTERS = 30_000_000
 _CHUNK = 1000  # Number of characters of a chunk, which is in the sample as a whole or not at all
 
 
