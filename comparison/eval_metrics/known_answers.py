@@ -62,13 +62,8 @@ def synthetic_classes(subject: Subject) -> ClassTask:
 
     Raises ValueError as `synthetic_task_of`, and for a synthetic task without classes.
     """
-    examples = synthetic_task_of(subject).classes
-    if not examples:
-        raise ValueError(
-            "Got a synthetic task without `classes`, expected one whose texts have classes: "
-            "measure a run of such a task, for example runs/proteins.gin."
-        )
-    parts = _parts(examples)
+    task = synthetic_task_of(subject)
+    parts = _parts(task.classes, "classes", "texts", "runs/proteins.gin")
     return ClassTask(
         texts={part: [text for text, _ in some] for part, some in parts.items()},
         labels={part: [label for _, label in some] for part, some in parts.items()},
@@ -80,20 +75,23 @@ def synthetic_tags(subject: Subject) -> dict[str, list[Tagged]]:
 
     Raises ValueError as `synthetic_task_of`, and for a synthetic task without tags.
     """
-    examples = synthetic_task_of(subject).tags
-    if not examples:
-        raise ValueError(
-            "Got a synthetic task without `tags`, expected one whose words have tags: measure a "
-            "run of such a task, for example runs/genes.gin."
-        )
     tagged = []
-    for text, tags in examples:
+    task = synthetic_task_of(subject)
+    for text, tags in task.tags:
         words = [word.span() for word in re.finditer(r"\S+", text)]
         tagged.append(Tagged(text, tuple(words), tuple(tags)))
-    return _parts(tagged)
+    return _parts(tagged, "tags", "words", "runs/genes.gin")
 
 
-def _parts(examples: Sequence[Example]) -> dict[str, list[Example]]:
+def _parts(
+    examples: Sequence[Example], field: str, labeled: str, run: str
+) -> dict[str, list[Example]]:
+    """Returns the training and the held-out examples; raises ValueError if there are none."""
+    if not examples:
+        raise ValueError(
+            f"Got a synthetic task without `{field}`, expected one whose {labeled} have {field}: "
+            f"measure a run of such a task, for example {run}."
+        )
     kept = len(examples) * 4 // 5
     return {"train": [*examples[:kept]], "validation": [*examples[kept:]]}
 
