@@ -41,7 +41,7 @@ def unknown(command: str) -> str:
     from .constraints import near  # only for this message, so that every command starts sooner
 
     expected = f"Expected one of {', '.join(cli.SUBCOMMANDS)}."
-    return f"error: there is no command {command!r}{near(command, cli.SUBCOMMANDS)} {expected}"
+    return f"error: unknown command {command!r}{near(command, cli.SUBCOMMANDS)} {expected}"
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def train(
     Returns the held-out scores, and whether the run is finished. It is not finished after SIGTERM.
 
     Raises ValueError for settings that cannot work, and says what to change. Raises
-    FloatingPointError if the loss is no longer finite.
+    FloatingPointError if the loss is NaN or infinite.
     """
     with on_disk(run) as local_run:
         if local_run is not run:
