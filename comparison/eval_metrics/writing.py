@@ -14,6 +14,7 @@ from annotated_types import MinLen
 
 from ...constraints import Count, Positive, checked
 from ...corpora.python_library.python_definitions import definition_examples
+from ...corpora.python_library.python_questions import question_examples
 from ...data import task_metrics
 from ...inference import Decoding, Options, Trained, answer
 from ...inference.answering.scoring import (
@@ -39,7 +40,7 @@ from .parts.probing import choosing
 from .parts.two_languages import translations
 from .subject import Subject
 
-FIGURES_VERSION = 2  # see `kept_figures.version_of`
+FIGURES_VERSION = 3  # see `kept_figures.version_of`
 SENTENCES = {"train": 1200, "validation": 240}  # the same numbers as for docstrings
 
 TextAndAnswer = tuple[str, str]
@@ -50,7 +51,7 @@ Answered = tuple[Prompt, int]  # a prompt that ends with its answer, and the ans
 def finetune_to_write(
     subject: Subject,
     *,
-    task: Literal["python_docstrings", "translation"] = "python_docstrings",
+    task: Literal["python_docstrings", "python_questions", "translation"] = "python_docstrings",
     steps: Count = 100,
     peaks: Annotated[Sequence[Positive], MinLen(1)] = (0.02, 0.05, 0.1),
     batch_size: Count = 16,
@@ -66,12 +67,14 @@ def finetune_to_write(
 
     The baseline predicts the tokens of an answer by their frequencies in the training answers, with
     one added for each token of the vocabulary. Shares are therefore comparable between runs with
-    the same vocabulary. For the written answers, the baseline is the most frequent pair of words.
+    the same vocabulary. For the written answers, the baselines are the most frequent pair of words
+    (`rouge_2`) and the most frequent answer (`exact_match`).
 
     Args:
       subject: the run to measure.
-      task: "python_docstrings", to write the first paragraph of a docstring, given the code; or
-        "translation", between the two languages of `comparison.eval_metrics.parts.two_languages`.
+      task: "python_docstrings", to write the first paragraph of a docstring, given the code;
+        "python_questions", to answer what a passage of code assigns to a name; or "translation",
+        between the two languages of `comparison.eval_metrics.parts.two_languages`.
       steps: number of steps of each training.
       peaks: peak learning rates, relative to the size of a parameter. The best one is chosen on a
         part of the training examples. If it is the smallest or the largest one, others are tried.
@@ -79,7 +82,7 @@ def finetune_to_write(
 
     Raises ValueError for a model that does not write text.
     """
-    pairs = _python_docstrings(subject) if task == "python_docstrings" else _translation()
+    pairs = TEXTS_AND_ANSWERS[task](subject)
     trained = _answering(subject.trained)
     answered = {
         split: [answered_prompt(trained, *pair) for pair in some] for split, some in pairs.items()
@@ -115,9 +118,24 @@ def _python_docstrings(subject: Subject) -> dict[str, list[TextAndAnswer]]:
     }
 
 
-def _translation() -> dict[str, list[TextAndAnswer]]:
+def _python_questions(subject: Subject) -> dict[str, list[TextAndAnswer]]:
+    subject.check_library_unseen()
+    return {
+        split: [(question.text, question.value) for question in some]
+        for split, some in question_examples().items()
+    }
+
+
+def _translation(subject: Subject) -> dict[str, list[TextAndAnswer]]:
     every = iter(translations(sum(SENTENCES.values())))
     return {split: [next(every) for _ in range(count)] for split, count in SENTENCES.items()}
+
+
+TEXTS_AND_ANSWERS = {
+    "python_docstrings": _python_docstrings,
+    "python_questions": _python_questions,
+    "translation": _translation,
+}
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------
@@ -191,14 +209,12 @@ def _figures(
     answered: dict[str, list[Answered]],
 ) -> list[Figure]:
     texts, answers = zip(*pairs["validation"])
+    _, training_answers = zip(*pairs["train"])
     items = [{"text": text} for text in texts]
     options = Options(Decoding(max_new=_longest(answered)))
     written = [record["answer"] for record in answer(writer, "respond", items, options)]
-    usual = [_usual_pair([one for _, one in pairs["train"]])] * len(answers)
-    rouge, usual_rouge = (task_metrics.rouge(answers, some)["rouge2"] for some in (written, usual))
-    exact, usual_exact = (
-        task_metrics.exact_match(answers, some)["exact_match"] for some in (written, usual)
-    )
+    usual_pairs = [_usual_pair(training_answers)] * len(answers)
+    usual_answers = [task_metrics.majority(training_answers)] * len(answers)
     nats = _nats(writer, answered["validation"])
     baseline = _nats_by_frequency(answered, writer.ids)
     # Bits per byte for each nat of all answers.
@@ -206,9 +222,29 @@ def _figures(
     return [
         Figure(name, 1 - nats / baseline, NATS_SAVED, HIGHER, 0.0),
         Figure(f"{name}/bits_per_byte", nats * bits, "bits per byte", LOWER, baseline * bits),
-        Figure(f"{name}/rouge_2", rouge, "ROUGE-2 F1", HIGHER, usual_rouge),
-        Figure(f"{name}/exact_match", exact, "share", HIGHER, usual_exact),
+        Figure(
+            f"{name}/rouge_2",
+            _rouge_2(answers, written),
+            "ROUGE-2 F1",
+            HIGHER,
+            _rouge_2(answers, usual_pairs),
+        ),
+        Figure(
+            f"{name}/exact_match",
+            _exact_match(answers, written),
+            "share",
+            HIGHER,
+            _exact_match(answers, usual_answers),
+        ),
     ]
+
+
+def _rouge_2(answers: Sequence[str], written: Sequence[str]) -> float:
+    return task_metrics.rouge(answers, written)["rouge2"]
+
+
+def _exact_match(answers: Sequence[str], written: Sequence[str]) -> float:
+    return task_metrics.exact_match(answers, written)["exact_match"]
 
 
 def _longest(answered: dict[str, list[Answered]]) -> int:

@@ -73,7 +73,7 @@ def module_examples() -> dict[str, list[tuple[str, str]]]:
         for package in PACKAGES:
             own = (document for document in documents if document.name.startswith(f"{package}/"))
             texts = (_after_head(document.read()) for document in own)
-            whole = (passage for text in texts for passage, _ in _passages(text))
+            whole = (passage for text in texts for passage, _ in whole_line_passages(text))
             blanked = (names.sub("_", passage) for passage in whole if counts(part, passage))
             passages = drawn(blanked, MODULE_PASSAGES[part])
             split[part] += [(passage, package) for passage in passages]
@@ -231,7 +231,7 @@ def _after_head(text: str) -> str:
     return text[match.start() :] if match else ""
 
 
-def _passages(text: str) -> Iterator[tuple[str, int]]:
+def whole_line_passages(text: str) -> Iterator[tuple[str, int]]:
     """Yields passages of whole lines whose length is in `PASSAGE`, and where each starts."""
     least, most = PASSAGE
     start = end = 0
@@ -246,7 +246,7 @@ def _passages(text: str) -> Iterator[tuple[str, int]]:
 def _hidden(text: str) -> Iterator[tuple[str, str]]:
     """Yields the passages of a text with one name hidden, and the hidden name."""
     names = _names(text)
-    for passage, start in _passages(text):
+    for passage, start in whole_line_passages(text):
         ends = start, start + len(passage)
         first, end = (bisect.bisect_left(names, at, key=re.Match.start) for at in ends)
         places = collections.defaultdict(list)
@@ -275,7 +275,7 @@ def _tagged(text: str) -> Iterator[Tagged]:
         kinds = character_kinds(text)
     except (tokenize.TokenError, SyntaxError):
         return
-    for passage, start in _passages(text):
+    for passage, start in whole_line_passages(text):
         words = [match.span() for match in _WORDS.finditer(passage)]
         pairs = [(word, kinds[start + word[0]]) for word in words]
         # A backslash at the end of a line has no kind.

@@ -1,6 +1,8 @@
 """Fine-tuning to write: what is learned, the gain of pre-training, and figures by hand."""
 
+import inspect
 import math
+import typing
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ def by_name(figures) -> dict:
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(writing, "_translation", lambda: FEW)
+    monkeypatch.setitem(writing.TEXTS_AND_ANSWERS, "translation", lambda subject: FEW)
 
 
 # --- the two languages ----------------------------------------------------------------------------
@@ -64,8 +66,7 @@ def test_sentences_are_drawn_once_and_the_same_every_time():
     assert not {first for first, _ in translations(40, seed=1)} & {first for first, _ in some}
 
 
-# --- what is learned
-# -------------------------------------------------------------------------------
+# --- what is learned ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -89,6 +90,7 @@ def test_a_model_that_has_learnt_nothing_saves_nothing(few, monkeypatch):
     found = by_name(finetune_to_write(subject, task="translation", **few_steps))
     assert found[""].value < 0 and found[""].baseline == 0
     assert found["/exact_match"].value == found["/rouge_2"].value == 0
+    assert found["/exact_match"].baseline == 1 / 2  # One of the two answers is always "x y".
     # All ids are equally likely, for each of the three bytes of an answer and its end.
     bits = 4 * math.log2(trained("decoder", "causal_lm").model.vocab_size)
     assert found["/bits_per_byte"].value == pytest.approx(bits / 3, rel=1e-4)
@@ -136,6 +138,11 @@ def test_the_loss_is_that_of_the_answers_tokens_alone(builder):
         writing._finetuned(one, answered, 1, [0.1], 8)
     expected = -np.mean(np.concatenate([each.log_probs for each in score(one, PAIRS[:8])]))
     assert asked == [pytest.approx(expected, rel=1e-4)]
+
+
+def test_a_task_that_the_signature_names_has_texts():
+    annotation = inspect.signature(finetune_to_write).parameters["task"].annotation
+    assert typing.get_args(annotation) == tuple(writing.TEXTS_AND_ANSWERS)
 
 
 def test_models_that_do_not_write_are_refused():

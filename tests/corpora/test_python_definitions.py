@@ -21,6 +21,7 @@ from pretrax.corpora.python_library.python_passages import (
     tagged_examples,
     word_examples,
 )
+from pretrax.corpora.python_library.python_questions import question_examples, questions_about
 from pretrax.corpora.python_library.python_sources import (
     LibraryText,
     Pair,
@@ -37,7 +38,7 @@ def library():
 
 def all_examples() -> list:
     examples = word_examples(), module_examples(), identifier_examples()
-    return [pair_examples(), statement_examples(), *examples]
+    return [pair_examples(), statement_examples(), question_examples(), *examples]
 
 
 @pytest.mark.slow
@@ -124,6 +125,39 @@ def test_words_do_not_show_the_order_of_statements(part):
     for pair in pairs:
         answers[tuple(sorted(pair.text.split("\n")))].append(pair.in_order)
     assert all(sorted(some) == [False, True] for some in answers.values())
+
+
+def test_questions_by_hand():
+    passage = (
+        "class Server:\n"
+        "    host = None\n"
+        "    port = 80   # the port of HTTP\n"
+        "    tries = 3\n"
+        "    again = 3\n"
+        "    sign = '#'\n"
+        "    sizes = [\n"
+        "        1]\n"
+        "    def open(self):\n"
+        "        host = self.address = name\n"
+        "        self.state = 'open' if host else x\n"
+        "        states[0] = 1\n"
+    )
+    # The name host and the value 3 occur twice. The values of sizes and sign are not recognized.
+    found = {question.name: question.value for question in questions_about(passage)}
+    assert found == {"port": "80", "self.state": "'open' if host else x"}
+    assert questions_about("a = 1\nb = 2\n") == []
+
+
+@pytest.mark.parametrize("part", python_passages.SPLITS)
+def test_a_passage_holds_the_answer_once_after_the_name(part):
+    split = question_examples()
+    assert len(split[part]) >= 8
+    for passage, name, value in split[part]:
+        lines = [line.partition("#")[0].strip() for line in passage.splitlines()]
+        assert lines.count(f"{name} = {value}") == 1
+        assert sum(line.startswith(f"{name} = ") for line in lines) == 1
+    passages = [{question.passage for question in some} for some in split.values()]
+    assert not set.intersection(*passages)
 
 
 def test_definitions_are_of_their_split_and_short():

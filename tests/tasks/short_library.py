@@ -6,7 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from pretrax.corpora import library
-from pretrax.corpora.python_library import python_definitions, python_passages
+from pretrax.corpora.python_library import (
+    python_definitions,
+    python_passages,
+    python_questions,
+)
 from pretrax.corpora.python_library.python_sources import LibraryText, library_documents
 from pretrax.tasks import sample_text
 
@@ -18,6 +22,7 @@ _KEPT = (
     python_passages.word_examples,
     python_definitions.definition_examples,
     python_definitions.statement_examples,
+    python_questions.question_examples,
 )
 
 

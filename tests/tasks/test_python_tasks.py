@@ -164,14 +164,14 @@ def test_passages_have_whole_lines_and_only_short_rests_and_long_lines_are_lost(
     least, most = python_passages.PASSAGE
     lines = [f"{'x' * (n * 37 % 90)}\n" for n in range(200)]
     text = "".join(lines)
-    passages = list(python_passages._passages(text))
+    passages = list(python_passages.whole_line_passages(text))
     assert all(text[at : at + len(p)] == p and least <= len(p) <= most for p, at in passages)
     joined = "".join(p for p, _ in passages)
     assert text.startswith(joined) and len(text) - len(joined) < least
-    assert list(python_passages._passages("y" * (most + 1) + "\n" + text)) == [
+    assert list(python_passages.whole_line_passages("y" * (most + 1) + "\n" + text)) == [
         (p, at + most + 2) for p, at in passages
     ]
-    assert not list(python_passages._passages("short\n"))
+    assert not list(python_passages.whole_line_passages("short\n"))
 
 
 def test_code_before_the_first_definition_is_left_out():
