@@ -189,7 +189,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     run = run_with(solved)
     plan = plan_run(run)
     steps = budget(plan)
-    # Refuse impossible checkpoints before anything is trained.
+    # Reject impossible checkpoints before anything is trained.
     measured_steps(steps, comparison.checkpoints, run.checkpoint_every)
     # Schedules depend on the steps.
     final = plan_run(dataclasses.replace(run, steps=steps), plan.corpus)

@@ -130,14 +130,14 @@ class TrialState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the run is trained, and every eval metric has measured it or refused to."""
+        """Whether the run is trained, and every eval metric has measured it or rejected it."""
         return self.is_trained and self.measured_share == 1
 
     @property
     def refusals(self) -> dict[str, str]:
         """The reasons why eval metrics could not measure the run, by the metrics' names.
 
-        If an eval metric refused only an earlier checkpoint, the step is part of the name.
+        If an eval metric rejected only an earlier checkpoint, the step is part of the name.
         """
         refusals: dict[str, str] = {}
         eval_metrics = self.trial.eval_metrics
@@ -257,9 +257,9 @@ def _link_shared(directory: str, run_dir: str) -> None:
 
 
 def _measure(trial: Trial) -> None:
-    """Takes the missing measurements of a run, including those that were refused before.
+    """Takes the missing measurements of a run, including those that were rejected before.
 
-    An eval metric refuses a run with a ValueError, and the reason is kept. Any other exception is a
+    An eval metric rejects a run with a ValueError, and the reason is kept. Any other exception is a
     failure of the eval metric.
 
     Raises ValueError, naming the eval metrics that failed, after all others have measured.

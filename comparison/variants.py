@@ -44,7 +44,7 @@ def read_comparison(
         read_comparison("masking_rate", ["SEEDS = [0, 1, 2]"])
 
     Raises ValueError for a file that cannot be read, an unused binding, a missing field, and a
-    comparison that `comparison.check` refuses.
+    comparison that `comparison.check` rejects.
     """
     file = comparison_file(name)
     trusted = (*trusted, "pretrax.comparison")

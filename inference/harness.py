@@ -38,7 +38,7 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
     Raises:
       ValueError: The model does not predict text from left to right. The methods of the result
         raise it for an empty answer, for a whole text if the model needs a text before its answer,
-        and for texts that `score` or `generate` refuse.
+        and for texts that `score` or `generate` reject.
       ImportError: The package `lm_eval` is not installed.
     """
     from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]  (an extra)

@@ -237,7 +237,7 @@ def check_modes(forms: Iterable[PromptForm]) -> None:
 def check_mode(trained: Trained, mode: str) -> None:
     """Raises ValueError if a mode does not exist, or if the model does not support it.
 
-    A model does not support modes of other layouts, or modes that `Mode.check` refuses.
+    A model does not support modes of other layouts, or modes that `Mode.check` rejects.
     """
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(mode_names())}.")

@@ -78,7 +78,7 @@ def _import_file(path: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.append(folder)  # so that the file can import its neighbors, as a script can
     name = _module_name(path)
-    if name in sys.modules:  # SeqIO refuses to register a task twice
+    if name in sys.modules:  # SeqIO raises an error if a task is registered twice
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # the path ends in .py

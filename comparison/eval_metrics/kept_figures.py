@@ -23,7 +23,7 @@ from .subject import Subject
 
 
 class Measured(NamedTuple):
-    """The result of an eval metric on a run: figures, or the reason of a refusal."""
+    """The result of an eval metric on a run: figures, or why the run was rejected."""
 
     figures: tuple[Figure, ...]
     refusal: str  # why the eval metric cannot measure the run; "" if it has measured it
@@ -129,7 +129,7 @@ def write_measured(
 
 
 def forget_refusals(run_dir: str) -> None:
-    """Drops refusals, since their cause, such as missing files, may be gone."""
+    """Drops rejections, since their cause, such as missing files, may be gone."""
     kept = _kept(run_dir)
     if any(measured.refusal for _, measured in kept):
         write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])

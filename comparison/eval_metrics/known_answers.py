@@ -53,7 +53,7 @@ def synthetic_task_of(subject: Subject) -> SyntheticTask:
             "expected corpora.synthetic_documents, whose synthetic tasks have questions: measure a "
             "run of a synthetic task, such as runs/reversal.gin."
         )
-    _ = subject.plan  # Planning refuses a corpus that has changed.
+    _ = subject.plan  # Planning rejects a corpus that has changed.
     return drawn_task(corpus.settings["task"], corpus.settings.get("seed", 0))
 
 

@@ -77,7 +77,7 @@ def _planted(subject: Subject, needed: int) -> tuple[Corpus, int, int]:
                 "for prompt_tokens and tokens together: lower these settings of memorization, or "
                 "train with a larger corpora.planted_passages.passage_tokens."
             )
-        _ = subject.plan  # Planning refuses a corpus that has changed.
+        _ = subject.plan  # Planning rejects a corpus that has changed.
         whole = settings["corpus"](subject.directory)
         return whole, settings["passages"], settings["passage_tokens"]
     raise ValueError(

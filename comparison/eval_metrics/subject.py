@@ -92,7 +92,7 @@ class Subject:
     def check_library_unseen(self) -> None:
         """Raises ValueError if the run was trained on held-out files of Python's library.
 
-        A run is also refused if it began from such a run (`training.Run.initial_run`). Every eval
+        A run is also rejected if it began from such a run (`training.Run.initial_run`). Every eval
         metric that reads the held-out files calls this method.
         """
         for directory, corpus in self._corpora():

@@ -88,7 +88,7 @@ def finetune_to_write(
         split: [answered_prompt(trained, *pair) for pair in some] for split, some in pairs.items()
     }
     texts = [text_prompt(trained, "respond", text) for text, _ in pairs["validation"]]
-    check_prompts(trained, texts, _longest(answered))  # Refuse long texts before the training.
+    check_prompts(trained, texts, _longest(answered))  # Reject long texts before the training.
     figures = []
     starts = {"": trained, "/from_scratch": from_scratch(trained, subject.seed)}
     for start, model in starts.items():

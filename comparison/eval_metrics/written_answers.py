@@ -47,7 +47,7 @@ def synthetic_answers(
       orders: orders of the masks. A model of `uniform_diffusion` has only "ancestral".
 
     Raises ValueError if the corpus of the run is not a synthetic task, and for a model that does
-    not continue texts. For questions with a blank, it refuses models that do not fill in text.
+    not continue texts. For questions with a blank, it rejects models that do not fill in text.
     """
     trained = subject.trained
     questions = synthetic_task_of(subject).questions

@@ -41,7 +41,7 @@ def likeliest_tokens(
       top: number of tokens in place of each token.
       context: text before it, which an encoder-decoder needs: `text` is then its answer.
 
-    Raises ValueError for texts or a model that `score` refuses.
+    Raises ValueError for texts or a model that `score` rejects.
     """
     (scored,) = score(trained, [(context, text)])
     if not predicts_from_left(trained):

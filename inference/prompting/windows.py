@@ -3,7 +3,7 @@
     check_texts(trained, rows)             # before rows are embedded, classified, filled in, scored
     check_prompts(trained, prompts, 64)    # before up to 64 tokens are generated after each
 
-A row that is longer than learned positions is refused. A row that is longer than the rows of
+A row that is longer than learned positions is rejected. A row that is longer than the rows of
 training causes a `BeyondTraining` warning. Rotary and relative positions have no limit, but the
 model has not learned to use longer distances.
 """

@@ -77,7 +77,7 @@ def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
 
     Raises ValueError if the directory's config.gin cannot be read or names other modules.
     """
-    if not run_directory.is_run(str(run.run_dir)):  # `plan_run` refuses a run_dir of another type
+    if not run_directory.is_run(str(run.run_dir)):  # `plan_run` rejects a run_dir of another type
         return []
     now = fields_of(run)
     before = read_directory(run.run_dir, {*trusted, *trust.modules_of(now)})

@@ -56,7 +56,7 @@ def class_task(
 
     Raises ValueError or FileNotFoundError for a registered task that cannot be read. Raises
     ValueError for a task without a small number of classes, and for classes of words without
-    `allow_words`. A run that was trained on the library's held-out files is refused, too.
+    `allow_words`. A run that was trained on the library's held-out files is rejected, too.
     """
     if name in _OFFLINE:
         subject.check_library_unseen()
