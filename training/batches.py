@@ -282,7 +282,8 @@ class Batches:
         """
 
         def state_of(shard: int) -> dict[str, np.ndarray]:
-            return _from_bytes(read(_file(shard)))
+            with np.load(io.BytesIO(read(_file(shard)))) as arrays:
+                return dict(arrays)
 
         saved = int(state_of(0)["data_shards"])
         same = saved == self._shards
@@ -391,8 +392,3 @@ def _to_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)  # type: ignore[arg-type]  # the stub mistakes them for allow_pickle
     return buffer.getvalue()
-
-
-def _from_bytes(data: bytes) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(data)) as arrays:
-        return dict(arrays)

@@ -205,7 +205,11 @@ class Evaluator:
         size = self._size
         blank = empty_row(self._packing.columns, member)
         packed += [blank] * (_up(len(packed), size) - len(packed))
-        spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
+        sharding = batch_sharding(self._mesh)
+
+        def sharded(x: np.ndarray) -> jax.Array:
+            return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
         batches = []
         with placed_on(self._mesh):  # keys from outside the mesh have another type: a new trace
             # JAX compiles `split` for each number of keys. Powers of two are few, and the first
@@ -214,7 +218,7 @@ class Evaluator:
             keys = jax.random.split(jax.random.key(EVALUATION_SEED), number)
             for i in range(0, len(packed), size):
                 rows = stacked(packed[i : i + size], length)
-                batches.append(arrange(keys[i : i + size], jax.tree.map(spread, rows)))
+                batches.append(arrange(keys[i : i + size], jax.tree.map(sharded, rows)))
         return batches
 
     def _sum(self, trees) -> dict:
@@ -230,10 +234,6 @@ class Evaluator:
 def _weight_at_end(rate: Any) -> float:
     """Returns 0 for a rate that follows training progress and is 0 at the end, else 1."""
     return 0.0 if isinstance(rate, ProgressSchedule) and not rate.at(1.0) else 1.0
-
-
-def _spread(x: np.ndarray, sharding) -> jax.Array:
-    return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
 
 @jax.tree_util.register_dataclass

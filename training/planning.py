@@ -79,7 +79,11 @@ def plan_run(
     check_run(run)
     optimizer = run.optimizer(run.steps)  # it may reject its settings before text is prepared
     mesh = run.mesh() if mesh is None else mesh
-    corpus = _open_corpus(run) if corpus is None else corpus
+    if corpus is None:
+        if run.initial_run is not None and not is_run(run.run_dir):
+            check_source(run.initial_run)
+        # The first start may train the vocabulary and tokenize the text here.
+        corpus = first_process_first(lambda: run.corpus(run.run_dir))
     ids = corpus.ids
     objective = run.objective(ids)
     check_modes(objective.facts.prompt_forms)
@@ -165,13 +169,6 @@ def plan_of_step(plan: Plan, step: int) -> Plan:
         recipe=recipe_of_member(plan.recipe, number),
         schedules=tuple(each.restricted_to(number) for each in plan.schedules),
     )
-
-
-def _open_corpus(run: Run) -> Corpus:
-    """Opens a run's corpus. The first start may train its vocabulary and tokenize its text here."""
-    if run.initial_run is not None and not is_run(run.run_dir):
-        check_source(run.initial_run)
-    return first_process_first(lambda: run.corpus(run.run_dir))
 
 
 def open_batches(plan: Plan) -> Batches:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 
 from ..models.builders import later_keys_flops
-from ..objectives import Objective, members_of
+from ..objectives import members_of
 from .batches import GroupSchedule
 from .devices.accelerators import ACCELERATORS, kind_of_device
 from .step import Recipe, recipe_of_member
@@ -16,15 +16,10 @@ def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
 
     If the members of a mixture have separate steps, this is the mean over the steps of training.
     """
-    if schedules[0].separate_steps:
-        by_member = schedules[0].step_shares().items()
-        return round(
-            sum(
-                share * _flops(recipe_of_member(recipe, member), schedules)
-                for member, share in by_member
-            )
-        )
-    return _flops(recipe, schedules)
+    if not schedules[0].separate_steps:
+        return _flops(recipe, schedules)
+    shares = schedules[0].step_shares().items()
+    return round(sum(share * _flops(recipe_of_member(recipe, m), schedules) for m, share in shares))
 
 
 def _flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
@@ -45,18 +40,15 @@ def causal_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int | No
     config = recipe.model.config
     if recipe.model.layout != "decoder" or config is None or config.window is not None:
         return None
-    if not all(_is_causal(member.objective) for member in members_of(recipe.objective)):
-        return None
+    for member in members_of(recipe.objective):
+        forms = member.objective.facts.prompt_forms  # empty if the objective's prompts are unknown
+        if not forms or not all(form.causal for form in forms):
+            return None
     later = sum(
         schedule.rows * later_keys_flops(config, group.stacks["decoder"])
         for group, schedule in zip(recipe.groups, schedules)
     )
     return step_flops(recipe, schedules) - 3 * later
-
-
-def _is_causal(objective: Objective) -> bool:
-    forms = objective.facts.prompt_forms  # empty if the objective's prompts are unknown
-    return bool(forms) and all(form.causal for form in forms)
 
 
 def peak_flops() -> float | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ...constraints import name_of
-from ..evaluator import Score
 from ..run import longest_rows
 from .result import Result
 
@@ -49,19 +48,33 @@ def model_card(
     started = f", from the parameters of `{Path(base).name}`" if base else ""
     tasks = (task for end, task in _TASKS.items() if architecture.endswith(end))
     task = next(tasks, "feature-extraction")
-    lines = [
-        *("---", "library_name: transformers", f"pipeline_tag: {task}", "tags:", "- pretrax"),
-        *(f"- {json.dumps(objective)}", "---", "", f"# {name}", ""),
-        f"A `{architecture}` of {parameters:,} parameters, trained by pretrax with the objective "
-        f"`{objective}` for {step:,} steps of {fields['batch_size']:,} rows of up to {rows}, on "
-        f"the text of `{corpus}`{started}.",
-        *_figures(result if result and result.step == step else None),
-        *("", "## Use", "", "```python", f"from transformers import AutoTokenizer, {architecture}"),
-        *("", f'tokenizer = AutoTokenizer.from_pretrained("{name}")'),
-        *(f'model = {architecture}.from_pretrained("{name}")', "```", ""),
-        *(line for paragraph in loading for line in (paragraph, "")),
-    ]
-    return "\n".join(lines)
+    if result is not None and result.step != step:
+        result = None
+    figures = "".join(f"{line}\n" for line in _figures(result))
+    how_to_load = "".join(f"\n{paragraph}\n" for paragraph in loading)
+    return f"""---
+library_name: transformers
+pipeline_tag: {task}
+tags:
+- pretrax
+- {json.dumps(objective)}
+---
+
+# {name}
+
+A `{architecture}` of {parameters:,} parameters, trained by pretrax with the objective \
+`{objective}` for {step:,} steps of {fields["batch_size"]:,} rows of up to {rows}, on the text of \
+`{corpus}`{started}.
+{figures}
+## Use
+
+```python
+from transformers import AutoTokenizer, {architecture}
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = {architecture}.from_pretrained("{name}")
+```
+{how_to_load}"""
 
 
 def _name(function: Callable) -> str:
@@ -79,24 +92,21 @@ def _figures(result: Result | None) -> list[str]:
             "On held-out text, in nats for each target; the baseline is a model that ignores its "
             "input.",
             "",
-            *_table(("", "loss", "perplexity", "baseline", "targets"), map(_row, result.scores)),
         ]
-    figures = {k: v for k, v in result.tasks.items() if not k.startswith("baseline/")}
-    if figures:
-        rows = (
-            (
-                name.removeprefix("task/"),
-                f"{value:.4g}",
-                _number(result.tasks.get(f"baseline/{name}")),
-            )
-            for name, value in figures.items()
-        )
+        rows = [
+            (score.name, *score.words, _number(score.baseline), f"{score.targets:,}")
+            for score in result.scores
+        ]
+        lines += _table(("", "loss", "perplexity", "baseline", "targets"), rows)
+    baselines = {name: x for name, x in result.tasks.items() if name.startswith("baseline/")}
+    rows = [
+        (name.removeprefix("task/"), f"{x:.4g}", _number(baselines.get(f"baseline/{name}")))
+        for name, x in result.tasks.items()
+        if name not in baselines
+    ]
+    if rows:
         lines += ["", *_table(("task", "figure", "the most frequent answer"), rows)]
     return lines
-
-
-def _row(score: Score) -> Sequence[str]:
-    return score.name, *score.words, _number(score.baseline), f"{score.targets:,}"
 
 
 def _number(value: float | None) -> str:

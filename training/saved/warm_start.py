@@ -70,15 +70,15 @@ def first_state(
     return start.state, start.describe()
 
 
-def name_there(name: str, assignment_map: Mapping[str, str]) -> str:
+def source_name(name: str, assignment_map: Mapping[str, str]) -> str:
     r"""Returns the name that a parameter of this model has in the source of a warm start.
 
-    >>> name_there("encoder/layers/mlp/wo", {r"encoder/(.*)": r"decoder/\1"})
+    >>> source_name("encoder/layers/mlp/wo", {r"encoder/(.*)": r"decoder/\1"})
     'decoder/layers/mlp/wo'
     """
-    for pattern, source_name in assignment_map.items():
+    for pattern, name_in_source in assignment_map.items():
         if match := re.fullmatch(pattern, name):
-            return match.expand(source_name)
+            return match.expand(name_in_source)
     return name
 
 
@@ -102,70 +102,74 @@ def warm_start(
     Raises ValueError if there is no checkpoint or it is damaged. Also raises ValueError if a
     parameter has another shape there, or if no name or no pattern of the map matches.
     """
+    in_run = flattened(state.params)
 
     def start(step: int) -> WarmStart:
         with reading_errors(source, step):
-            return _started(checkpoints, step, source, state, classes, assignment_map)
+            in_source = checkpoints.param_shapes(step)
+            names = _matched_names(source, step, in_source, in_run, classes, assignment_map)
+            params = in_run | _loaded(checkpoints, step, in_run, names)
+        warmed = state._replace(params=nested(params.items()))
+        return WarmStart(
+            state=warmed if state.ema is None else with_initial_ema(warmed),
+            source=source,
+            step=step,
+            taken=tuple(names),
+            fresh=tuple(sorted(in_run.keys() - names.keys())),
+            unused=tuple(sorted(in_source.keys() - set(names.values()))),
+        )
 
-    with _saved(source) as checkpoints:
+    with _open_checkpoints(source) as checkpoints:
         started = checkpoints.read_latest(start)
     if started is None:
         raise _no_checkpoint(source)
     return started
 
 
-def _started(
-    checkpoints: Checkpoints,
-    step: int,
+def _matched_names(
     source: str,
-    state: State,
+    step: int,
+    in_source: Mapping[str, tuple[int, ...]],
+    in_run: Mapping[str, jax.Array],
     classes: Sequence[str],
     assignment_map: Mapping[str, str],
-) -> WarmStart:
-    """Returns the state with the parameters of one checkpoint."""
-    in_source = checkpoints.param_shapes(step)
-    in_run = flattened(state.params)
-    there = {name: name_there(name, assignment_map) for name in in_run}
-    taken = sorted(name for name in in_run if there[name] in in_source)
+) -> dict[str, str]:
+    """Returns the names of the parameters that a run takes, each with its name in the source.
+
+    Raises MismatchError for a pattern that matches nothing, a parameter of another shape, and a
+    source without any parameter of the run.
+    """
+    names = {name: source_name(name, assignment_map) for name in sorted(in_run)}
+    names = {name: original for name, original in names.items() if original in in_source}
     for pattern in assignment_map:
-        if not any(re.fullmatch(pattern, name) for name in taken):
+        if not any(re.fullmatch(pattern, name) for name in names):
             raise MismatchError(
                 f"Got {pattern!r} in training.Run.assignment_map, which fits no parameter of "
                 f"this model that checkpoint {step} of {source} has: leave it out, or correct "
                 f"it. The checkpoint has {_first_names(in_source)}. The model has "
                 f"{_first_names(in_run)}."
             )
-    other_classes = run_directory.load_classes(source)
-    if other_classes and classes and other_classes != list(classes):
+    source_classes = run_directory.load_classes(source)
+    if source_classes and classes and source_classes != list(classes):
         # A classifier's last layer has a column for each class.
         layers = tuple(f"projections_{head}/classifier/" for head in classifiers())
-        taken = [name for name in taken if not name.startswith(layers)]
-    differ = [
-        f"{name}: there {in_source[there[name]]}, here {in_run[name].shape}"
-        for name in taken
-        if in_source[there[name]] != in_run[name].shape
+        names = {name: x for name, x in names.items() if not name.startswith(layers)}
+    different = [
+        f"{name}: there {in_source[original]}, here {in_run[name].shape}"
+        for name, original in names.items()
+        if in_source[original] != in_run[name].shape
     ]
-    if differ or not taken:
-        reason = "; ".join(differ) or "no array has the name of a parameter of this model"
+    if different or not names:
+        reason = "; ".join(different) or "no array has the name of a parameter of this model"
         raise MismatchError(
             f"Checkpoint {step} of {source} does not fit this model: {reason}. Configure the "
             "same model and vocabulary as that run's config.gin."
         )
-    names = {name: there[name] for name in taken}
-    loaded = _loaded(checkpoints, step, in_run, names)
-    warmed = state._replace(params=nested((in_run | loaded).items()))
-    return WarmStart(
-        warmed if state.ema is None else with_initial_ema(warmed),
-        source,
-        step,
-        tuple(taken),
-        tuple(sorted(in_run.keys() - set(taken))),
-        tuple(sorted(in_source.keys() - set(names.values()))),
-    )
+    return names
 
 
 def _loaded(
-    checkpoints: Checkpoints, step: int, in_run: Mapping[str, jax.Array], there: Mapping[str, str]
+    checkpoints: Checkpoints, step: int, in_run: Mapping[str, jax.Array], names: Mapping[str, str]
 ) -> dict[str, jax.Array]:
     """Returns loaded parameters by their names in this model.
 
@@ -173,11 +177,15 @@ def _loaded(
     several parameters take is therefore read several times.
     """
     loaded: dict[str, jax.Array] = {}
-    while left := {here: name for here, name in there.items() if here not in loaded}:
-        one_each = {name: here for here, name in left.items()}
-        target = nested((name, _abstract(in_run[here])) for name, here in one_each.items())
+    while left := {name: x for name, x in names.items() if name not in loaded}:
+        name_of_original = {original: name for name, original in left.items()}
+        arrays_like = {original: in_run[name] for original, name in name_of_original.items()}
+        target = nested(
+            (original, jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding))
+            for original, x in arrays_like.items()
+        )
         arrays = flattened(checkpoints.load_params(step, target))
-        loaded |= {here: arrays[name] for name, here in one_each.items()}
+        loaded |= {name: arrays[original] for original, name in name_of_original.items()}
     return loaded
 
 
@@ -185,18 +193,14 @@ def _first_names(names: Collection[str]) -> str:
     return ", ".join(sorted(names)[:4]) + ", …" * (len(names) > 4)
 
 
-def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
-
-
 def check_source(source: str) -> None:
     """Raises ValueError if `source` holds no checkpoint for `warm_start`."""
-    with _saved(source) as checkpoints:
+    with _open_checkpoints(source) as checkpoints:
         if not checkpoints.steps():
             raise _no_checkpoint(source)
 
 
-def _saved(source: str) -> Checkpoints:
+def _open_checkpoints(source: str) -> Checkpoints:
     return Checkpoints(_folder(source), keep=None)
 
 
