@@ -54,7 +54,6 @@ def dialogues(
     not fit is left out entirely.
 
     Args:
-        run_dir: the run directory, which stores the vocabulary and the tokens.
         files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
         vocabulary: a factory of `corpora.vocabularies`.
         heldout_files: paths or patterns of the held-out dialogues, instead of `heldout_every`.

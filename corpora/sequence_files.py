@@ -70,7 +70,6 @@ def sequence_files(
     text is tokenized once, and the tokens are stored in the run directory.
 
     Args:
-        run_dir: the run directory, which stores the vocabulary and the tokens.
         files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
         alphabet: "dna", "rna" or "protein" (`corpora.alphabets`), or your own uppercase letters.
         vocabulary: a factory of `corpora.vocabularies`.

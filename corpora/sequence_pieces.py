@@ -35,7 +35,6 @@ def pieces(
 
     Args:
       records: the records of files in FASTA or FASTQ. A long record is in several parts.
-      alphabet: the letters of the records.
       left_out: counts the records without letters.
       window: largest number of letters of a piece.
       overlap: number of letters that a window shares with the window before it, less than `window`.

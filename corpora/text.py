@@ -53,7 +53,6 @@ def text_files(
     tokens are stored in the run directory.
 
     Args:
-        run_dir: the run directory, which stores the vocabulary and the tokens.
         files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
         vocabulary: a factory of `corpora.vocabularies`.
         heldout_files: paths or patterns of the held-out text, instead of `heldout_every`.

@@ -52,7 +52,6 @@ def split_heldout(
     last of `every` equal parts of its tokens is held out. The columns are not copied.
 
     Args:
-      documents: the documents.
       every: one document in this number is held out.
       overlapping: number of pieces after a piece that repeat some of its tokens. A single document
         is then cut between two pieces, and this number of pieces at the cut is in neither split.

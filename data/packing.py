@@ -180,8 +180,6 @@ def rows_of_documents(
     """Returns all rows of a finite number of documents, with every token in exactly one row.
 
     Args:
-      documents: the documents, in order.
-      packing: the packing of the run.
       member: the index of the member whose rows these are.
       end_of_document: the token that follows every document, or None.
       tokens: number of tokens to take, including end-of-sequence, or None for all.

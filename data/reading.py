@@ -100,7 +100,6 @@ def raw_documents(
     """Yields the documents of a file and its bad records, in order.
 
     Args:
-      path: the file.
       document_of: the field or column that has the text, or a function that makes a document of a
         line's object or a row. It is not used for plain text and web pages.
       advance: called with the number of (compressed) bytes read since the last call.

@@ -103,10 +103,8 @@ class StoreWriter:
     process are replaced.
 
     Args:
-      path: the folder of the store.
       split: name of the split: "train", "heldout" or another name.
       part: number of the part, from 0.
-      ids: the ids of the vocabulary.
       columns: "parts" or "labels", "weights" and "teacher", if every document has these columns.
         Documents with parts or labels are not cut.
       longest: number of tokens of the longest record. Longer documents are cut. Use 2048 for
@@ -285,7 +283,6 @@ def seal(
         seal("stores/mine", {"train": 8, "heldout": 8}, about={"files": "raw/*.jsonl"})
 
     Args:
-      path: the folder of the store.
       splits: number of parts of each split.
       about: the source of the text and how it was made, as JSON values.
       vocabulary: names of the vocabulary's files, which must be in the folder.
@@ -339,9 +336,7 @@ def write_store(
     have the columns of the first document.
 
     Args:
-      path: the folder of the store.
       documents: the training documents, each int[n] or a `Document`. They are read once.
-      ids: the ids of the vocabulary.
       heldout: the held-out documents, or None. They are read once, after the training documents.
       longest: number of tokens of the longest record. Longer documents are cut. None cuts none.
       about: function that is called at the end, and returns the source of the text as JSON values.

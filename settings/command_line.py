@@ -186,7 +186,6 @@ def parse_options(
     An unknown argument ends the program with a message, which suggests an option of similar name.
 
     Args:
-      parser: a parser with all options of the command.
       argv: the command line. None: the program's own command line.
       hint: returns what to say about an unknown option instead of a suggestion, or "".
       settings: {name of a setting: the option that sets it}, for settings without their own option.

@@ -548,7 +548,6 @@ class GinReader:
         """Returns advice about an unused binding.
 
         Args:
-          key: scope, function and parameter of the binding.
           later: the binding that replaced its function or macro; None if none did.
         """
         _, function, name = key

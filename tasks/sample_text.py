@@ -196,7 +196,6 @@ def from_task(
 
     Args:
       folder: folder that the task's vocabulary is saved in.
-      name: name of the task or mixture.
       module: modules or files that register the task.
       length: number of slots of a row; the document is cut to half of it.
       arranged_tokens: maximum length of a document if the task moves middles itself

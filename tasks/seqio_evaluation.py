@@ -38,7 +38,6 @@ def evaluation_tasks(
     of the evaluated examples if there is no such split.
 
     Args:
-        run_dir: run directory of the model; nothing is read from it.
         names: names of SeqIO tasks and mixtures.
         split: split to evaluate on.
         examples: number of examples of the split to evaluate, from the first; None means all.

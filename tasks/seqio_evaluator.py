@@ -40,7 +40,6 @@ def evaluator_functions(
     log-probabilities in nats, end-of-sequence included.
 
     Args:
-        trained: the trained model.
         name: name of the task or mixture of the evaluator.
         mode: how the model answers, see `inference.answer`; by default as it was trained to.
         max_new: largest number of tokens of an answer; by default a little more than the longest

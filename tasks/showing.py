@@ -148,7 +148,6 @@ def choice_of_fields(fields: Mapping[str, Any], name: str | None = None) -> Choi
     """Returns the objective to show, from fields of a `Run`.
 
     Args:
-      fields: the objective and, if the fields describe a run, other fields.
       name: name of the objective in the catalog. None: the name of the objective's builder.
     """
     build = as_partial(fields["objective"])

@@ -25,7 +25,6 @@ def router_terms(routing: Routing | None, batch: dict, balance: float, z: float)
 
     Args:
       routing: what the routers did. None: a model without experts.
-      batch: the model's batch.
       balance: weight of `load_balance` in the loss.
       z: weight of `router_z` in the loss.
     """

@@ -84,7 +84,6 @@ def read_directory(run_dir: str, trusted: Collection[str] = ()) -> dict[str, Any
     The directory of an imported model has only a model; `run_of_directory` requires all fields.
 
     Args:
-      run_dir: the run directory.
       trusted: modules that config.gin may name, see `settings.trust`.
 
     Raises ValueError if `run_dir` is not a run directory, or another version wrote it. Also raises

@@ -131,9 +131,7 @@ def train_step(
     """Takes one step.
 
     Args:
-      recipe: the fixed parts of the step.
       seed_key: key of the run. Each step derives its own keys from it.
-      state: the state before the step.
       rows: raw rows of each row group.
       shard_updates: shards trees of the parameters' shapes for the update of the parameters.
 

@@ -98,7 +98,6 @@ def log_likelihoods(model: HiddenMarkov, letters_BxL: np.ndarray) -> np.ndarray:
     """Returns the log-probability f64[B] of each sequence, in nats, by the forward algorithm.
 
     Args:
-      model: the model.
       letters_BxL: numbers of letters, at least one each, with `PADDING` after shorter sequences.
     """
     log_p_B, states_BxS = _forward(model, letters_BxL)
@@ -114,7 +113,6 @@ def letter_log_likelihoods(
     The forward algorithm reads the part before the letter, and the part after it backwards.
 
     Args:
-      model: the model.
       before_BxL: letters before the place, as in `log_likelihoods`.
       after_BxL: letters after the place, in reverse order.
     """

@@ -42,8 +42,6 @@ def sequence_task(
     """Returns the synthetic task of a world.
 
     Args:
-      rng: source of the draws.
-      world: the models.
       documents: number of training sequences; a twentieth more is held out.
       sites: number of sites of each kind, each in a sequence of its own that is not a document.
 

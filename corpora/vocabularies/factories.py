@@ -91,7 +91,6 @@ def trained(
     the number of unknown tokens.
 
     Args:
-        run_dir: the run directory, which stores the vocabulary.
         source: what the corpus provides. Its `texts` are read once, and a sample is used.
         size: number of ids before the special ids are appended.
         model_type: "bpe" or "unigram" (as in T5, slower to train) trains with SentencePiece.
@@ -137,8 +136,6 @@ def utf8_bytes(
     The number of byte ids of a text is 4 to 5 times its number of subword pieces.
 
     Args:
-        run_dir: the run directory, which stores the vocabulary.
-        source: what the corpus provides, which is not used.
         sentinels: number of sentinels.
         specials: other special tokens, as for `special_tokens.token_ids`.
 
@@ -165,8 +162,6 @@ def letters(
         vocabularies.letters(run_dir, source, alphabet="dna", k=6)      # 4,096 6-mers and 5 letters
 
     Args:
-        run_dir: the run directory, which stores the vocabulary.
-        source: what the corpus provides, which is not used.
         alphabet: "dna", "rna" or "protein" (`corpora.alphabets`), or your own uppercase letters.
         k: number of letters of a token. Letters that do not complete a k-mer are tokens of one
             letter.
@@ -204,8 +199,6 @@ def from_file(
     Special tokens that the file already has keep their ids.
 
     Args:
-        run_dir: the run directory, which stores the vocabulary.
-        source: what the corpus provides, which is not used.
         path: path or URL of the tokenizer's file.
         sentinels: number of sentinels.
         specials: other special tokens, as for `special_tokens.token_ids`.
@@ -258,7 +251,6 @@ def kept_vocabulary(
     checkpoint keeps its vocabulary, even if its text has changed.
 
     Args:
-      run_dir: the run directory.
       about: the factory's name and its settings, as JSON values. "text" is a checksum of the
         `version` of the source that the vocabulary is trained on.
       make: returns a new tokenizer and its ids.

@@ -35,7 +35,6 @@ def train_sentencepiece(
 
     Args:
         texts: the documents, which are read once.
-        path: path of the model file.
         size: number of ids, including special ids and bytes.
         model_type: "bpe" or "unigram".
         sample_characters: approximate size of the sample, which is spread evenly over the text.

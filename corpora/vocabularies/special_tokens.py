@@ -36,7 +36,6 @@ def token_ids(
     sentinels, they get descending ids, as in SeqIO.
 
     Args:
-        tokenizer: the tokenizer.
         sentinels: number of sentinels, in the order of their use.
         specials: other special tokens: "mask", "cls", "sep", "fim" (three ids), and names of mode
             tokens ("R", "S", "X", or any other name, whose token is `[NAME]`).
@@ -96,7 +95,6 @@ def published_ids(
     """Returns the special ids of a published model according to its files.
 
     Args:
-        tokenizer: the tokenizer of the model.
         directory: a model folder in the format of `transformers`. Its tokenizer_config.json and
             special_tokens_map.json name the padding, start, end, mask, class and separator tokens.
         config: the values of config.json, which has the same tokens as ids, and the decoder's start
@@ -123,7 +121,6 @@ def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
     `resize_token_embeddings`.
 
     Args:
-        tokenizer: the tokenizer of `transformers`.
         config: the config of the model, with its number of ids and the decoder's start token.
 
     Raises ValueError for a tokenizer that does not use the library `tokenizers`, for ids without an

@@ -36,7 +36,6 @@ def train_words(texts: Iterable[str], path: str, *, size: int, model_type: WordT
 
     Args:
         texts: the documents, which are read once.
-        path: path of the tokenizer.json.
         size: number of ids, of which `SPECIALS` are the first.
         model_type: "wordpiece" or "word".
 

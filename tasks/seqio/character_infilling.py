@@ -129,8 +129,6 @@ def infill_characters(
     `objectives.fill_in_the_middle`. A text that is not rearranged is tokenized as a whole.
 
     Args:
-        text: the text.
-        tokenizer: the tokenizer.
         ids: special ids, which must include `fim`.
         seeds: whole numbers such as (seed of the run, number of the document). They are the only
             source of randomness.

@@ -53,7 +53,6 @@ def seqio_mixture(
     whole document. A single end-of-sequence id at its end is removed, since the run adds its own.
 
     Args:
-        run_dir: run directory, in which the vocabulary is saved.
         mixture_or_task_name: name of a registered task or mixture. The tasks of
             `tasks.seqio.tfds_tasks` are registered.
         vocabulary: `seqio_vocabularies.from_task` for the vocabulary of the tasks, or a factory of
@@ -141,7 +140,6 @@ def seqio_pairs(
     (`objective_tasks.add_objective_task`) have the same features, and may be in the mixture.
 
     Args:
-        run_dir: run directory, in which the vocabulary and the classes are saved.
         mixture_or_task_name: name of a registered task or mixture.
         vocabulary: factory of the vocabulary, as in `seqio_mixture`.
         split: split to train on.
@@ -227,7 +225,6 @@ def seqio_objectives(
     without this split is evaluated on the held-out texts of the other tasks.
 
     Args:
-        run_dir: run directory, in which the vocabulary is saved.
         mixture_or_task_name: name of a registered task or mixture.
         vocabulary: factory of the vocabulary, as in `seqio_mixture`.
         split: split to train on.

@@ -81,9 +81,7 @@ class TaskExamples:
     """The examples of one task as documents.
 
     Args:
-        task: the task.
         features: names of the features that `document` reads.
-        ids: special ids of the vocabulary.
         document: makes a document of these features, as token ids; None for an empty example.
         lengths: lengths of the features with end-of-sequence, for tasks with a step that requires
             `sequence_length`, such as tasks of objectives.

@@ -33,7 +33,6 @@ def mixture_objective(
     mixture.
 
     Args:
-        ids: special ids of the vocabulary.
         mixture_or_task_name: name of a registered task or mixture.
         module: module or Python file that registers tasks, or a list of them.
         data_dir: folder of TensorFlow Datasets.

@@ -82,9 +82,7 @@ def drawn_tasks(rates: tuple[float, ...], key: tuple[int, int], block: int) -> n
     """Returns i64[_DRAWS] task indices of the documents of a shard from `_DRAWS * block`.
 
     Args:
-        rates: rate of each task.
         key: (seed, shard).
-        block: number of the block of documents.
     """
     limits = np.cumsum(np.asarray(rates, np.float64) / np.sum(rates))[:-1]
     draws = stable_draws.uniform(stable_draws.drawn_bits((*key, block), _DRAWS))

@@ -23,7 +23,6 @@ def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | N
     """Returns the tasks and rates of a mixture, after importing the modules that register tasks.
 
     Args:
-        name: name of the task or mixture.
         module: module or file to import, or several in this order.
         data_dir: folder of TensorFlow Datasets, for these tasks only.
 

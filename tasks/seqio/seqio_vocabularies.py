@@ -162,8 +162,6 @@ def from_task(
         seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.from_task
 
     Args:
-        run_dir: run directory, in which the vocabulary is saved.
-        source: where the corpus gets its vocabulary from.
         sentinels: number of sentinels.
         specials: other special tokens. Special tokens that the vocabulary already has keep their
             ids, and a run's vocabulary keeps all special ids.

@@ -40,7 +40,6 @@ def check_steps(steps: Steps | None, done: int, of: int) -> None:
     """Raises ValueError if a run will not take the steps of a trace.
 
     Args:
-      steps: the steps of the trace.
       done: number of steps that the run has taken.
       of: total number of steps of the run.
     """
