@@ -26,7 +26,7 @@ from ..builders import Model
 from ..config import Config
 from ..heads import HEADS, classifiers
 from ..trees import flattened
-from .family import FAMILIES, Family, Fields, check_fields, class_labels, class_names, refuse
+from .family import FAMILIES, Family, Fields, check_fields, class_labels, class_names, require
 from .files import (
     Tensor,
     TensorFiles,
@@ -150,7 +150,7 @@ def _read_any(source: TensorFiles, lacking: str, name: str) -> np.ndarray | None
 
 def _check_architecture(hf: Fields, layout: str) -> None:
     """Raises ValueError if general fields of config.json describe an unsupported network."""
-    refuse(hf, is_decoder=False, add_cross_attention=False, tie_encoder_decoder=False)
+    require(hf, is_decoder=False, add_cross_attention=False, tie_encoder_decoder=False)
     encoder_only = ("EncoderModel", "ForTokenClassification")  # in T5
     for name in hf.get("architectures") or []:
         if layout == "encoder_decoder" and name.endswith(encoder_only):
@@ -165,7 +165,7 @@ def _check_architecture(hf: Fields, layout: str) -> None:
                 "head for language modeling, sequence classification or token classification, or "
                 "no head."
             )
-    refuse(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
+    require(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
 
 
 def _check_names(source: TensorFiles, recognized: Recognized) -> None:

@@ -11,8 +11,8 @@ from .family import (
     Family,
     classes_of,
     config_of,
-    refuse,
     register_families,
+    require,
     settings_of,
     with_heads,
 )
@@ -41,7 +41,7 @@ HARMLESS = frozenset(
 
 
 def settings(hf: dict, has) -> dict:
-    refuse(hf, scale_embedding=False)
+    require(hf, scale_embedding=False)
     fixed = dict(norm_place="after", embedding_norm=True, position_offset=OFFSET)
     return _settings(hf, has) | fixed
 
@@ -56,10 +56,10 @@ def pegasus_settings(hf: dict, has) -> dict:
 
 
 def _settings(hf: dict, has) -> dict:
-    refuse(hf, tie_word_embeddings=True)
+    require(hf, tie_word_embeddings=True)
     for name in ("ffn_dim", "attention_heads"):
         if hf[f"decoder_{name}"] != hf[f"encoder_{name}"]:
-            refuse(hf, **{f"decoder_{name}": hf[f"encoder_{name}"]})
+            require(hf, **{f"decoder_{name}": hf[f"encoder_{name}"]})
     classifies = has("classification_head.out_proj.weight")
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, ["classes" if classifies else "vocabulary"]),

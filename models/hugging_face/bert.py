@@ -15,8 +15,8 @@ from .family import (
     Family,
     classes_of,
     config_of,
-    refuse,
     register_families,
+    require,
     settings_of,
     with_heads,
 )
@@ -99,7 +99,7 @@ def settings(names: Names, hf: dict, has) -> dict:
     offset = 0
     if names.begins_after_pad:
         offset = (hf["pad_token_id"] if "pad_token_id" in hf else 1) + 1
-    refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
+    require(hf, position_embedding_type="absolute", tie_word_embeddings=True)
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, heads_of(names, has)),
         max_positions=hf["max_position_embeddings"] - offset,

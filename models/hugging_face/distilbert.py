@@ -2,7 +2,7 @@
 
 from ..config import Config
 from . import bert
-from .family import config_of, refuse, register_families, settings_of, with_heads
+from .family import config_of, register_families, require, settings_of, with_heads
 from .links import Link, attention, linear, norm, table
 
 # `sinusoidal_pos_embds` affects only how the position embedding was initialized.
@@ -32,7 +32,7 @@ DISTILBERT = bert.Names(
 
 
 def settings(hf: dict, has) -> dict:
-    refuse(hf, tie_word_embeddings=True)
+    require(hf, tie_word_embeddings=True)
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, bert.heads_of(DISTILBERT, has)),
         norm_epsilon=EPSILON,

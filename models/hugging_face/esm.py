@@ -12,7 +12,7 @@ import numpy as np
 from ..config import Config
 from ..positions import rotary_frequencies
 from . import bert
-from .family import config_of, known, refuse, register_families, settings_of, with_heads
+from .family import config_of, known, register_families, require, settings_of, with_heads
 from .links import Link, attention, linear, norm, table
 
 # ESM has a single activation and ignores `hidden_act`. The sizes of positions are read only for the
@@ -61,7 +61,7 @@ ESM = bert.Names(
 
 def settings(hf: dict, has: Callable[[str], bool]) -> dict:
     positions = known(hf, "position_embedding_type", POSITIONS)
-    refuse(hf, tie_word_embeddings=True, is_folding_model=False, head_dim=None)
+    require(hf, tie_word_embeddings=True, is_folding_model=False, head_dim=None)
     if positions == "rotary":
         own = {"rope_theta": float(hf.get("rope_theta", 10_000.0))}
     else:

@@ -261,10 +261,10 @@ def known(hf: dict, key: str, values: dict):
     return values[hf[key]]
 
 
-def refuse(hf: dict, **expected) -> None:
-    """Raises ValueError if config.json has a different value, which `Config` cannot express.
+def require(hf: dict, **expected) -> None:
+    """Raises ValueError unless config.json lacks these fields or has these values.
 
-    Null counts as false.
+    `Config` cannot express other values. Null counts as false.
     """
     for key, value in expected.items():
         got = hf.get(key, value)

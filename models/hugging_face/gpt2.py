@@ -5,8 +5,8 @@ from .family import (
     Family,
     classes_of,
     config_of,
-    refuse,
     register_families,
+    require,
     settings_of,
     with_heads,
 )
@@ -31,8 +31,8 @@ NAMES = {  # field of config.json -> our setting
 
 
 def settings(hf: dict, has) -> dict:
-    refuse(hf, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
-    refuse(hf, tie_word_embeddings=True)
+    require(hf, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    require(hf, tie_word_embeddings=True)
     tensor_names = {"classes": "score", "token_classes": "classifier"}
     heads = [head for head, name in tensor_names.items() if has(f"{name}.weight")]
     return settings_of(hf, NAMES) | dict(

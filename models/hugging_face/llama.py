@@ -24,8 +24,8 @@ from .family import (
     local_layers,
     pattern_of,
     positive,
-    refuse,
     register_families,
+    require,
     rotary,
     rotary_of_layers,
     rotary_parameters,
@@ -117,9 +117,9 @@ def llama_like(
 
     def read(fields: dict, has) -> dict:
         hf = RenamedFields(fields, renamed)
-        refuse(hf, attention_bias=False, mlp_bias=False, use_sliding_window=False)
+        require(hf, attention_bias=False, mlp_bias=False, use_sliding_window=False)
         is_tied = hf.get("tie_word_embeddings", tied)
-        refuse(hf, token_classification_bias=True)
+        require(hf, token_classification_bias=True)
         kinds = ("token_classes",) if has("score.bias") else ("classes",)
         vocabulary = ("vocabulary",) if is_tied or has("lm_head.weight") else ()
         width = {"head_dim": "head_dim"} if hf.get("head_dim") else {}
@@ -260,7 +260,7 @@ def _window_config(c: Config) -> dict:
 
 def _gemma(hf: dict, global_every: int, logit_softcap: float | None) -> dict:
     """Returns the settings that Gemma 2 and 3 read in the same way, with these defaults."""
-    refuse(hf, use_bidirectional_attention=False)
+    require(hf, use_bidirectional_attention=False)
     kinds = layer_types(hf["num_hidden_layers"], global_every, global_every - 1)
     return _windows(hf, kinds) | dict(
         attention_scale=hf["query_pre_attn_scalar"] ** -0.5,
@@ -273,7 +273,7 @@ def _gemma2(hf: dict) -> dict:
 
 
 def _gemma3(hf: dict) -> dict:
-    refuse(hf, attn_logit_softcapping=None)  # `transformers` would ignore it
+    require(hf, attn_logit_softcapping=None)  # `transformers` would ignore it
     settings = _gemma(hf, hf.get("sliding_window_pattern", 6), None)
     check_kinds(layer_kinds(hf["num_hidden_layers"], settings), LOCAL, GLOBAL)
     return settings
@@ -290,14 +290,14 @@ def _gemma_config(c: Config) -> dict:
 
 def _qwen3_moe(hf: dict) -> dict:
     if hf.get("mlp_only_layers"):
-        refuse(hf, mlp_only_layers=[])
+        require(hf, mlp_only_layers=[])
     if hf.get("decoder_sparse_step", 1) > 1:  # our dense layers are as wide as our experts
-        refuse(hf, intermediate_size=_mlp_dim(hf))
+        require(hf, intermediate_size=_mlp_dim(hf))
     return {}
 
 
 def _olmoe(hf: dict) -> dict:
-    refuse(hf, clip_qkv=None)
+    require(hf, clip_qkv=None)
     return {}
 
 

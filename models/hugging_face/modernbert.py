@@ -15,8 +15,8 @@ from .family import (
     layer_types,
     local_layers,
     pattern_of,
-    refuse,
     register_families,
+    require,
     rotary_of_layers,
     rotary_parameters_of_layers,
     settings_of,
@@ -83,9 +83,9 @@ def _half_window(hf: dict) -> int:
 
 def _common_settings(hf: dict) -> dict:
     """Returns the settings that the encoder and the decoder read in the same way."""
-    refuse(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
-    refuse(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
-    refuse(hf, rope_scaling=None)
+    require(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
+    require(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
+    require(hf, rope_scaling=None)
     every = hf.get("global_attn_every_n_layers", 3)
     kinds = hf.get("layer_types") or layer_types(hf["num_hidden_layers"], every, 0)
     check_kinds(kinds, GLOBAL)

@@ -6,7 +6,7 @@ An expert processes at most `expert_capacity` tokens of a text and drops later o
 
 from ..config import Config
 from . import t5
-from .family import ACTIVATIONS, Family, known, refuse, register_families, their_activation
+from .family import ACTIVATIONS, Family, known, register_families, require, their_activation
 from .links import Link, linear, table
 
 HARMLESS = frozenset(
@@ -21,7 +21,7 @@ STACKS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
 
 
 def settings(hf: dict, has) -> dict:
-    refuse(hf, router_bias=False, router_dtype="float32", router_type="tokens_masked")
+    require(hf, router_bias=False, router_dtype="float32", router_type="tokens_masked")
     tied = hf.get("tie_word_embeddings", True)
     return t5.common_settings(hf) | dict(
         mlp_activations=(known({"act": hf.get("dense_act_fn", "relu")}, "act", ACTIVATIONS),),

@@ -10,8 +10,8 @@ from .family import (
     classes_of,
     config_of,
     known,
-    refuse,
     register_families,
+    require,
     settings_of,
     their_activation,
     with_heads,
@@ -36,7 +36,7 @@ MLP = "DenseReluDense"
 
 def common_settings(hf: dict) -> dict:
     """Returns the settings that every kind of T5 reads in the same way."""
-    refuse(hf, **BUCKETS)
+    require(hf, **BUCKETS)
     return settings_of(hf, NAMES) | dict(
         num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
         positions="relative",
@@ -51,7 +51,7 @@ def settings(scaled: bool | None, in_every_layer: bool, hf: dict, has) -> dict:
     name = projection.removeprefix("gated-")
     # Despite its name, "gated-gelu" is the tanh approximation.
     tensor_name = "gelu_new" if projection == "gated-gelu" else name
-    refuse(hf, dense_act_fn=tensor_name, is_gated_act=gated)
+    require(hf, dense_act_fn=tensor_name, is_gated_act=gated)
     act = known({"feed_forward_proj": tensor_name}, "feed_forward_proj", ACTIVATIONS)
     classifies = has("classification_head.out_proj.weight")
     tied = hf.get("tie_word_embeddings", True)

@@ -12,7 +12,15 @@ import numpy as np
 
 from ..config import Config
 from . import llama
-from .family import Family, Fields, check_fields, layer_kinds, refuse, register_families, with_heads
+from .family import (
+    Family,
+    Fields,
+    check_fields,
+    layer_kinds,
+    register_families,
+    require,
+    with_heads,
+)
 from .links import Link, attention, table
 
 # Fields of a stack that repeat a field of the whole model, and the width of the encoder's states.
@@ -54,7 +62,7 @@ def settings(gemma: Family, has_images: bool, hf: dict, has) -> dict:
     encoder = hf["encoder"]
     decoder = hf["decoder"]
     if has_images:
-        refuse(hf, tie_word_embeddings=True)
+        require(hf, tie_word_embeddings=True)
         encoder = encoder["text_config"]
     stacks = [_stack(gemma, fields, hf["vocab_size"]) for fields in (encoder, decoder)]
     layers = [stack.pop("num_layers") for stack in stacks]
@@ -79,7 +87,7 @@ def _stack(gemma: Family, hf: dict, rows: int) -> dict[str, Any]:
     """Returns a stack's settings, which are the settings of Gemma."""
     fields = Fields(hf)
     found = gemma.settings(fields, lambda name: False)
-    refuse(fields, vocab_size=rows)
+    require(fields, vocab_size=rows)
     check_fields(fields, gemma.harmless | STACK_FIELDS)
     return found
 
