@@ -94,6 +94,16 @@ def randint(bits, n):
     return (bits % jnp.maximum(n, 1).astype(jnp.uint32)).astype(jnp.int32)
 
 
+def is_text(tokens, text):
+    """Returns bool[...]: whether ids are text, for the range [first, last) of `TokenIds.text`."""
+    return (tokens >= text[0]) & (tokens < text[1])
+
+
+def random_text(key, shape: tuple[int, ...], text):
+    """Returns i32[shape]: uniform ids of text, for the range [first, last) of `TokenIds.text`."""
+    return text[0] + randint(jax.random.bits(key, shape, jnp.uint32), text[1] - text[0])
+
+
 def count_at_most(table, x):
     """Returns i32[...]: the number of entries of a short ascending table that are at most x.
 

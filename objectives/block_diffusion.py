@@ -19,7 +19,7 @@ from annotated_types import Interval
 from jax import tree_util
 
 from ..constraints import Count, checked
-from .arithmetic import bernoulli, fixed24, product24, ratio24, uniform24
+from .arithmetic import bernoulli, fixed24, is_text, product24, ratio24, uniform24
 from .contract import BatchLoss, Facts, Objective
 from .features import input_sequence, labels_in_place, pad_or_truncate
 from .layouts import guarded, positions, predicted
@@ -86,7 +86,8 @@ def block_diffusion(
             size=np.int32(block_size),
             rates=np.array([fixed24(lowest_rate), fixed24(highest_rate)], np.int32),
             mask=np.int32(ids.special("mask")),
-            maskable=np.array([*ids.text, ids.eos], np.int32),
+            text=np.array(ids.text, np.int32),
+            eos=np.int32(ids.eos),
         ),
         loss=_block_loss,
         facts=Facts(
@@ -108,11 +109,11 @@ def _block_loss(batch) -> BatchLoss:
     return loss_by_rates(batch, batch["noised_rates"], copied, hidden)
 
 
-def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask, maskable):
+def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask, text, eos):
     document = document_ranges(row.segments, max_documents)
-    text = piece(*document)
-    tokens, segments = splice(row.tokens, text, lengths["inputs"])
-    weights = spliced_weights(row, row.tokens, text, lengths["inputs"])
+    whole = piece(*document)
+    tokens, segments = splice(row.tokens, whole, lengths["inputs"])
+    weights = spliced_weights(row, row.tokens, whole, lengths["inputs"])
     start = by_document(document.start, segments)
     position = jnp.arange(tokens.size, dtype=jnp.int32) - start
     begin = jnp.where(segments > 0, position // size * size, 0)
@@ -122,9 +123,7 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
     rate_key, token_key = jax.random.split(key)
     draw = uniform24(rate_key, tokens.size)
     rate = rates[0] + product24(draw[first], rates[1] - rates[0])
-    text_begin, text_end, eos = maskable
-    can = ((tokens >= text_begin) & (tokens < text_end)) | (tokens == eos)
-    can &= segments > 0
+    can = (is_text(tokens, text) | (tokens == eos)) & (segments > 0)
     masked = can & bernoulli(jax.random.bits(token_key, tokens.shape, jnp.uint32), rate)
     if row.hidden is not None:  # the rate is the share of hidden tokens in the block
         masked = can & pad_or_truncate(row.hidden, masked.size)

@@ -13,7 +13,7 @@ from jax import tree_util
 from jax.scipy.special import xlogy
 
 from ..constraints import checked
-from .arithmetic import fixed24, product24, ratio24, running_sum, uniform24
+from .arithmetic import fixed24, is_text, product24, ratio24, running_sum, uniform24
 from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pad_or_truncate
 from .losses import predicting_stack
@@ -93,16 +93,16 @@ def _mask_and_drop(key, row, partner, lengths, max_documents, *, lowest, mask, t
     drawn = lowest + product24(uniform24(rate_key, max_documents), 2**24 - lowest)
     rates = jnp.where(present, drawn, 0)
     live = row.segments > 0
-    is_text = live & (row.tokens >= text[0]) & (row.tokens < text[1])
+    may_change = live & is_text(row.tokens, text)
 
     now = 2**24 - rates[jnp.maximum(row.segments - 1, 0)]
     inserted_at = uniform24(insertion_key, row.tokens.size)
     remaining = product24(uniform24(unmasking_key, row.tokens.size), 2**24 - inserted_at)
-    dropped = is_text & (inserted_at >= now)
-    masked = is_text & ~dropped & (inserted_at + remaining >= now)
+    dropped = may_change & (inserted_at >= now)
+    masked = may_change & ~dropped & (inserted_at + remaining >= now)
     if row.hidden is not None:  # the rate is the share of hidden tokens in the document
         dropped = jnp.zeros_like(dropped)
-        masked = is_text & row.hidden
+        masked = may_change & row.hidden
         counts = document_ranges(jnp.where(masked, row.segments, 0), max_documents).length
         rates = ratio24(counts, document.length)
 
@@ -133,8 +133,8 @@ class _FlexibleLoss:
         gaps = batch[f"{stack}_gaps"].astype(jnp.float32)
         rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
         live = (segments > 0) & (rates > 0)
-        is_text = (given >= self.text[0]) & (given < self.text[1]) | (given == self.mask)
-        counts = jnp.sum(jnp.where(live, is_text + gaps, 0.0), axis=-1)
+        stands_for_text = is_text(given, self.text) | (given == self.mask)
+        counts = jnp.sum(jnp.where(live, stands_for_text + gaps, 0.0), axis=-1)
         tokens = loss_by_rates(batch, rates, live).with_term("tokens", weights=counts)
         weights = jnp.where(live, 2.0**24 / jnp.maximum(rates, 1), 0.0)
 

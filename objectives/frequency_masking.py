@@ -13,6 +13,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import NonNegative, checked
+from .arithmetic import is_text
 from .contract import Adaptation, ModelOutputs, Objective, Row
 from .losses import predicting_stack, predictions
 from .masked_diffusion import LOWEST_RATE, LowestRate, complementary_diffusion, masked_diffusion
@@ -109,12 +110,11 @@ def _counts(ids: TokenIds, outputs: ModelOutputs, batch):
     stack = predicting_stack(batch)
     given = batch[f"{stack}_input_tokens"]
     labels, _, weights = predictions(batch)
-    first, last = ids.text
-    visible = (batch[f"{stack}_segment_ids"] > 0) & (given >= first) & (given < last)
-    none = jnp.zeros(last - first, jnp.int32)
+    visible = (batch[f"{stack}_segment_ids"] > 0) & is_text(given, ids.text)
+    totals = jnp.zeros(ids.text[1] - ids.text[0], jnp.int32)
     for tokens, counts in ((given, visible), (labels, weights > 0)):
-        none = none.at[word_number(ids.text, tokens)].add(counts.astype(jnp.int32))
-    return none
+        totals = totals.at[word_number(ids.text, tokens)].add(counts.astype(jnp.int32))
+    return totals
 
 
 def word_number(text: tuple[int, int], tokens):

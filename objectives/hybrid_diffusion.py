@@ -17,7 +17,7 @@ from annotated_types import Interval
 from jax import tree_util
 
 from ..constraints import NonNegative, checked
-from .arithmetic import isqrt, randint
+from .arithmetic import is_text, isqrt, randint, random_text
 from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import input_sequence, labels_in_place, pad_or_truncate
 from .losses import at_slots, predicting_stack, predictions
@@ -111,7 +111,6 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
     document = document_ranges(row.segments, max_documents)
     present = document.length > 0
     tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
-    first, last = text
 
     time_key, token_key, text_key = jax.random.split(key, 3)
     draw = jax.random.bits(time_key, (max_documents,), jnp.uint32)
@@ -123,14 +122,14 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
     replaced_L = replaced[document_L]
 
     drawn = randint(jax.random.bits(token_key, tokens.shape, jnp.uint32), 2**_BITS + replaced_L)
-    other = first + randint(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
-    is_text = (tokens >= first) & (tokens < last) & (segments > 0)
+    other = random_text(text_key, tokens.shape, text)
+    is_label = is_text(tokens, text) & (segments > 0)
     noised = jnp.where(drawn < time_L + replaced_L, other, tokens)
     noised = jnp.where(drawn < time_L, mask, noised)
     rates = jnp.where(present, time << (24 - _BITS), 0)
     return (
-        input_sequence((jnp.where(is_text, noised, tokens), segments))
-        | labels_in_place(tokens, is_text, 0, lengths["labels"])
+        input_sequence((jnp.where(is_label, noised, tokens), segments))
+        | labels_in_place(tokens, is_label, 0, lengths["labels"])
         | {"rates": pad_or_truncate(rates, lengths["rates"])}
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import checked
-from .arithmetic import bernoulli, running_sum, uniform24
+from .arithmetic import bernoulli, is_text, running_sum, uniform24
 from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pool_columns
 from .losses import pool_class_loss, predicting_stack, predictions, score_slots, token_loss
@@ -146,10 +146,10 @@ def _drop_tokens(key, row, partner, lengths, max_documents, *, opening, bos, tex
     rates = uniform24(rate_key, max_documents)
     bits = jax.random.bits(token_key, row.tokens.shape, jnp.uint32)
     live = row.segments > 0
-    is_text = live & (row.tokens >= text[0]) & (row.tokens < text[1])
-    dropped = is_text & bernoulli(bits, rates[jnp.maximum(row.segments - 1, 0)])
+    may_drop = live & is_text(row.tokens, text)
+    dropped = may_drop & bernoulli(bits, rates[jnp.maximum(row.segments - 1, 0)])
     if row.hidden is not None:
-        dropped = is_text & row.hidden
+        dropped = may_drop & row.hidden
 
     # Each document begins with two slots: [CLS], and bos, which predicts tokens dropped at the
     # start.

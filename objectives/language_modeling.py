@@ -18,6 +18,7 @@ from ..constraints import OpenShare, Positive, PositiveShare, checked
 from .arithmetic import (
     bernoulli,
     fixed24,
+    is_text,
     product24,
     randint,
     ratio,
@@ -181,7 +182,7 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
     if row.hidden is not None:
         source = document.start[copy_L // 2] + position
         masked = row.hidden[jnp.clip(source, 0, row.tokens.size - 1)]
-    masked &= (tokens >= text[0]) & (tokens < text[1]) & (segments > 0) & (segments % 2 == 0)
+    masked &= is_text(tokens, text) & (segments > 0) & (segments % 2 == 0)
     targets = target_sequence((tokens, segments))
     return targets | {"targets_stand_ins": stand_ins(masked, mask)} | no_pools(lengths["pools"])
 

@@ -16,7 +16,7 @@ from annotated_types import Interval
 from jax import tree_util
 
 from ..constraints import checked
-from .arithmetic import bernoulli, fixed24, product24, ratio24, uniform24
+from .arithmetic import bernoulli, fixed24, is_text, product24, ratio24, uniform24
 from .contract import Array, BatchLoss, Facts, Objective, Row
 from .features import input_sequence, labels_in_place, no_pools, orders_in_line, pad_or_truncate
 from .losses import predicting_stack, predictions, token_loss
@@ -211,8 +211,8 @@ class _DiffusionLoss:
         given = batch[f"{stack}_input_tokens"]
         rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
         # A mask replaces text; other special tokens are never noised.
-        is_text = (given >= self.text[0]) & (given < self.text[1]) | (given == self.mask)
-        bound = loss_by_rates(batch, rates, is_text & (segments > 0) & (rates > 0))
+        stands_for_text = is_text(given, self.text) | (given == self.mask)
+        bound = loss_by_rates(batch, rates, stands_for_text & (segments > 0) & (rates > 0))
         if self.weighted:
             return bound
         tokens = bound.terms["tokens"].weights
@@ -244,7 +244,7 @@ class _Noised(NamedTuple):
 
     tokens: Array  # i32[I]
     segments: Array  # i32[I]
-    is_text: Array  # bool[I] the tokens that may be masked
+    maskable: Array  # bool[I]
     masked: Array  # bool[I]
     weights: Array | None  # i32[I] weights of the tokens; None if all count alike
     rates: Array  # i32[D] 24-bit integers
@@ -262,14 +262,14 @@ def _noised(key, row, size: int, max_documents, power, *, rates, text, frame) ->
     rate_key, token_key = jax.random.split(key)
     draw = uniform24(rate_key, max_documents)
     drawn = jnp.where(present, lowest + product24(draw, highest - lowest), 0)
-    is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
+    maskable = is_text(tokens, text) & (segments > 0)
     each = None
     if power is not None and row.chances is not None:
         chances = framed_column(row.chances, row.segments, present, frame, size)
-        each = rates_by_chances(chances, is_text, segments, drawn, power)
-    masked, drawn = chosen_at_rates(token_key, row, is_text, segments, frame, drawn, each)
+        each = rates_by_chances(chances, maskable, segments, drawn, power)
+    masked, drawn = chosen_at_rates(token_key, row, maskable, segments, frame, drawn, each)
     weights = framed_weights(row, present, frame, size)
-    return _Noised(tokens, segments, is_text, masked, weights, drawn)
+    return _Noised(tokens, segments, maskable, masked, weights, drawn)
 
 
 def _mask_once(
@@ -294,13 +294,13 @@ def _with_complements(text: _Noised, size: int) -> _Noised:
     origin, segments = splice(slots, piece(*twice), size)
     live = segments > 0
     is_first = segments % 2 == 1
-    is_text = text.is_text[origin] & live
+    maskable = text.maskable[origin] & live
     others = jnp.where(document.length > 0, 2**24 - text.rates, 0)
     return _Noised(
         tokens=jnp.where(live, text.tokens[origin], 0),
         segments=segments,
-        is_text=is_text,
-        masked=is_text & (text.masked[origin] == is_first),
+        maskable=maskable,
+        masked=maskable & (text.masked[origin] == is_first),
         weights=None if text.weights is None else text.weights[origin],
         rates=alternated(text.rates, others),
     )
@@ -317,7 +317,7 @@ def _masked_features(text: _Noised, mask, shift, lengths) -> dict[str, Array]:
 def chosen_at_rates(
     key,
     row: Row,
-    is_text: Array,
+    eligible: Array,
     segments: Array,
     frame,
     rates: Array,
@@ -330,7 +330,7 @@ def chosen_at_rates(
     their share.
 
     Args:
-      is_text: bool[I], the tokens that may be chosen.
+      eligible: bool[I], the tokens that may be chosen.
       segments: i32[I], of text with this frame.
       rates: i32[D], 24-bit integers.
       token_rates: i32[I], 24-bit integers; None for the rates of the documents.
@@ -339,10 +339,10 @@ def chosen_at_rates(
         if token_rates is None:
             token_rates = rates[jnp.maximum(segments - 1, 0)]
         bits = jax.random.bits(key, segments.shape, jnp.uint32)
-        return is_text & bernoulli(bits, token_rates), rates
+        return eligible & bernoulli(bits, token_rates), rates
     document = document_ranges(row.segments, rates.size)
     present = document.length > 0
     marked = framed_marks(row.hidden, row.segments, present, frame, segments.size)
-    chosen = is_text & marked
+    chosen = eligible & marked
     counts = document_ranges(jnp.where(chosen, segments, 0), rates.size).length
     return chosen, ratio24(counts, document.length)

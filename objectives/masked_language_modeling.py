@@ -15,7 +15,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import Count, OpenShare, Share, checked
-from .arithmetic import bernoulli, fixed24, randint
+from .arithmetic import bernoulli, fixed24, randint, random_text
 from .contract import BatchLoss, Facts, Labels, ModelOutputs, Objective, Row, Sums, Term
 from .cross_entropy import binary_cross_entropy
 from .features import input_sequence, labels_in_place
@@ -360,10 +360,9 @@ def _replace(key, tokens, chosen, unit, *, mask, text, shares, together):
     slot = jnp.arange(tokens.size, dtype=jnp.int32)
     kind_bits = jax.random.bits(kind_key, tokens.shape, jnp.uint32)
     kind_bits = kind_bits[jnp.where(together, unit, slot)]
-    first, last = text
-    random_text = first + randint(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    other = random_text(text_key, tokens.shape, text)
     mask_share, replaced_share = shares
-    replaced = jnp.where(bernoulli(kind_bits, replaced_share), random_text, tokens)
+    replaced = jnp.where(bernoulli(kind_bits, replaced_share), other, tokens)
     replaced = jnp.where(bernoulli(kind_bits, mask_share), mask, replaced)
     return jnp.where(chosen, replaced, tokens)
 

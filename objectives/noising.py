@@ -19,7 +19,17 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import OpenShare, checked
-from .arithmetic import bernoulli, fixed24, isqrt, randint, ratio, running_sum, traced
+from .arithmetic import (
+    bernoulli,
+    fixed24,
+    is_text,
+    isqrt,
+    randint,
+    random_text,
+    ratio,
+    running_sum,
+    traced,
+)
 from .contract import Array, Facts, Objective, Row, Rows
 from .features import pad_or_truncate, sequence_pair
 from .losses import token_loss
@@ -332,11 +342,10 @@ def _write_hidden(hiding: _Hiding, marked, closes, key, text: Text, count: int) 
 
 def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     """Returns hidden bool[N], the first tokens of pieces bool[N], and piece numbers i32[N]."""
-    first, last = hiding.text
     document = document_ranges(text.segments, count)
     bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
     hidden = bernoulli(bits, hiding.chance) & (text.segments > 0)
-    hidden &= (text.tokens >= first) & (text.tokens < last)
+    hidden &= is_text(text.tokens, hiding.text)
     max_hidden_D = max_hidden(document.length, hiding.density)
     hidden &= _sum_before(hidden, text, document) < by_document(max_hidden_D, text.segments)
     if text.hidden is not None:
@@ -353,11 +362,10 @@ def _from_table(table, key, piece_N):
 
 def _random_or(share, text_range, otherwise, key, piece_N):
     """Returns random text with a probability of share / 2**24, else the tokens of `otherwise`."""
-    which, what = (
-        jax.random.bits(jax.random.fold_in(key, i), piece_N.shape, jnp.uint32) for i in (1, 2)
-    )
-    random = text_range[0] + randint(what, text_range[1] - text_range[0])
-    return jnp.where(bernoulli(which, share), random, otherwise(key, piece_N))
+    choice_key, text_key = (jax.random.fold_in(key, i) for i in (1, 2))
+    is_random = bernoulli(jax.random.bits(choice_key, piece_N.shape, jnp.uint32), share)
+    random = random_text(text_key, piece_N.shape, text_range)
+    return jnp.where(is_random, random, otherwise(key, piece_N))
 
 
 # --- new orders ---------------------------------------------------------------------------------

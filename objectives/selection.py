@@ -22,6 +22,7 @@ from .arithmetic import (
     bernoulli,
     count_at_most,
     fixed24,
+    is_text,
     isqrt,
     ratio,
     round_ratio,
@@ -182,7 +183,7 @@ def _mean_of_each(x_L, counts, segments, count: int):
 
 def _eligible(tokens, segments, selection: Selection):
     """Returns bool[L]: the tokens that may be chosen."""
-    return (tokens >= selection.text[0]) & (tokens < selection.text[1]) & (segments > 0)
+    return is_text(tokens, selection.text) & (segments > 0)
 
 
 _MAX_SPAN_LENGTH = 256  # in tokens; sums of random lengths then stay exact in the longest rows

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .arithmetic import is_text
 from .contract import Array, Builder, Row, build, is_scheduled, members_of
 from .corrupted_batches import batched
 from .token_ids import TokenIds, check_token_ids
@@ -78,8 +79,8 @@ def _check_tokens(tokens_BxL: np.ndarray, ids: TokenIds, length: int) -> None:
     if not np.issubdtype(tokens_BxL.dtype, np.integer):
         raise ValueError(f"Got token ids of dtype {tokens_BxL.dtype}, expected integers.")
     first, last = ids.text
-    is_text = ((tokens_BxL >= first) & (tokens_BxL < last)) | (tokens_BxL == ids.eos)
-    wrong = np.argwhere(_live(tokens_BxL, ids.pad, np) & ~is_text)
+    expected = is_text(tokens_BxL, ids.text) | (tokens_BxL == ids.eos)
+    wrong = np.argwhere(_live(tokens_BxL, ids.pad, np) & ~expected)
     if wrong.size:
         row, slot = wrong[0]
         raise ValueError(

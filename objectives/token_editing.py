@@ -14,7 +14,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import OpenShare, Positive, checked
-from .arithmetic import bernoulli, fixed24, randint
+from .arithmetic import bernoulli, fixed24, is_text, randint
 from .block_diffusion import block_diffusion
 from .contract import BatchLoss, Builder, Objective, build
 from .features import labels_in_place
@@ -113,8 +113,8 @@ def _with_wrong_tokens(
     whole = piece(*document_ranges(row.segments, max_documents))
     tokens, segments = splice(row.tokens, whole, noised.size)
     first, last = text
-    is_visible_text = (noised >= first) & (noised < last) & (segments > 0)
-    wrong = is_visible_text & bernoulli(jax.random.bits(wrong_key, noised.shape, jnp.uint32), share)
+    is_visible = is_text(noised, text) & (segments > 0)
+    wrong = is_visible & bernoulli(jax.random.bits(wrong_key, noised.shape, jnp.uint32), share)
     distance = 1 + randint(jax.random.bits(text_key, noised.shape, jnp.uint32), last - first - 1)
     other = first + (tokens - first + distance) % (last - first)
     labeled = wrong | ((noised == mask) & (segments > 0))

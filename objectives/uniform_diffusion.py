@@ -15,7 +15,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import OpenShare, checked
-from .arithmetic import bernoulli, fixed24, product24, randint, uniform24
+from .arithmetic import bernoulli, fixed24, is_text, product24, random_text, uniform24
 from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import input_sequence, labels_in_place, pad_or_truncate
 from .hybrid_diffusion import divergences, noised_labels
@@ -173,22 +173,21 @@ class MixedNoise:
 def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame, masks):
     present = document_ranges(row.segments, max_documents).length > 0
     tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
-    first, last = text
 
     time_key, token_key, text_key = jax.random.split(key, 3)
     most = 2**24 - lowest
     times = lowest + product24(uniform24(time_key, max_documents), most)
     rates = jnp.where(present, product24(times, most), 0)
-    other = first + randint(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    other = random_text(text_key, tokens.shape, text)
     if masks is not None:
         bits = jax.random.bits(jax.random.fold_in(text_key, 1), tokens.shape, jnp.uint32)
         other = jnp.where(bernoulli(bits, masks[1]), masks[0], other)
-    is_text = (tokens >= first) & (tokens < last) & (segments > 0)
-    replaced, rates = chosen_at_rates(token_key, row, is_text, segments, frame, rates)
+    is_label = is_text(tokens, text) & (segments > 0)
+    replaced, rates = chosen_at_rates(token_key, row, is_label, segments, frame, rates)
     rates = jnp.minimum(rates, most)  # a user may choose a whole document; a rate of 1 has no loss
     return (
         input_sequence((jnp.where(replaced, other, tokens), segments))
-        | labels_in_place(tokens, is_text, 0, lengths["labels"])
+        | labels_in_place(tokens, is_label, 0, lengths["labels"])
         | {"rates": pad_or_truncate(rates, lengths["rates"])}
     )
 
@@ -227,7 +226,7 @@ def stationary_losses(
     keeps = 1 - rate
     random_each = random_share / (text[1] - text[0])
     each = rate * random_each
-    is_mask = (given < text[0]) | (given >= text[1])
+    is_mask = ~is_text(given, text)
     became = jnp.where(given == labels, keeps, 0.0) + each
     weights = jnp.where(is_mask, 1 / rate, random_each / became)
     losses = divergences(text, logits, labels, given, keeps, each, is_mask)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .arithmetic import is_text
 from .contract import Array, Builder, Objective, Row, build
 from .corrupted_batches import batched, check_sentinels, lengths_of_documents
 from .streams import per_document_streams, streams_of
@@ -52,7 +53,7 @@ def hide(
     if not np.issubdtype(tokens.dtype, np.integer):
         raise ValueError(f"Got tokens of type {tokens.dtype}, expected whole numbers: token ids.")
     first, last = ids.text
-    if (not_text := tokens[(tokens < first) | (tokens >= last)]).size:
+    if (not_text := tokens[~is_text(tokens, ids.text)]).size:
         raise ValueError(
             f"Got the token {not_text[0]}, expected text ids {first} … {last - 1}: remove special "
             "tokens, which the objective adds itself."
