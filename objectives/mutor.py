@@ -6,20 +6,17 @@ Source: Gerontopoulos, Gidaris & Komodakis 2025, "Multi-Token Prediction Needs R
 Not implemented: offsets in two dimensions, for images, and registers after some of the tokens only.
 """
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
 from .arithmetic import randint
-from .contract import BatchLoss, Objective
+from .contract import Objective
 from .language_modeling import causal_lm
 from .layouts import positions
-from .losses import token_loss
 from .splicing import by_document, document_bits, document_ranges
-from .tidar import loss_of_masks
+from .tidar import LossOfMasks
 from .token_ids import TokenIds
 
 
@@ -67,7 +64,7 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
             max_offset=np.int32(max_offset),
             register=np.int32(ids.special("mask")),
         ),
-        loss=_Loss(scale),
+        loss=LossOfMasks("registers", 1 - scale, scale),
     ).with_facts(token_weights=False)
 
 
@@ -87,14 +84,3 @@ def _with_registers(corrupt, key, row, partner, lengths, max_documents, *, max_o
         "masks_visible": visible,
     }
     return features | {name: jnp.where(has_register, x, 0) for name, x in columns.items()}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Loss:
-    """The loss of inputs and registers; equal for members of a mixture with the same scale."""
-
-    scale: float
-
-    def __call__(self, batch) -> BatchLoss:
-        tokens_loss = token_loss(batch).with_term("tokens", scale=1 - self.scale)
-        return tokens_loss | loss_of_masks(batch).with_term("registers", scale=self.scale)

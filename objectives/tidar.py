@@ -8,7 +8,7 @@ Not implemented: sampling from a mean of both predictions of a token (TiDAR), an
 I-DLM's later stages, which is the ratio of the two losses of a batch.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +74,7 @@ def tidar(
     """
     plain = causal_lm(ids)
     blocks = MaskedBlocks(block_size, bidirectional, shifted)
+    total = 1 + causal_scale
     return plain._replace(
         lengths=lambda n: {"targets": n, "masks": n},
         corrupt=tree_util.Partial(
@@ -84,7 +85,7 @@ def tidar(
             shift=np.int32(shifted),
             mask=np.int32(ids.special("mask")),
         ),
-        loss=_Loss(causal_scale),
+        loss=LossOfMasks("masked_blocks", causal_scale / total, 1 / total),
     ).with_facts(
         prompt_forms=(PromptForm("continue", causal=True, masked_blocks=blocks),),
         token_weights=False,
@@ -111,25 +112,27 @@ def _with_masks(
     return features | {name: jnp.where(segments > 0, x, 0) for name, x in columns.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Loss:
-    """The loss of inputs and masks; equal for members of a mixture with the same scale."""
+class LossOfMasks(NamedTuple):
+    """The loss of the inputs, "tokens", and of the masks of the stream "masks".
 
+    Attributes:
+      term: name of the term of the masks, which counts the targets that have a mask.
+      causal_scale: factor of the mean of the term "tokens".
+      mask_scale: factor of the mean of the term of the masks.
+    """
+
+    term: str
     causal_scale: float
+    mask_scale: float
 
     def __call__(self, batch) -> BatchLoss:
-        total = 1 + self.causal_scale
-        causal_loss = token_loss(batch).with_term("tokens", scale=self.causal_scale / total)
-        return causal_loss | loss_of_masks(batch).with_term("masked_blocks", scale=1 / total)
-
-
-def loss_of_masks(batch) -> BatchLoss:
-    """Returns the `token_loss` of the masks of targets: of the targets that have one."""
-    tokens, slots, weights = predictions(batch)
-    has_mask = batch["noised_segment_ids"][..., None] > 0
-    has_mask = at_slots(has_mask, slots)[:, : tokens.shape[1], 0]
-    masked = batch | {"decoder_loss_weights": jnp.where(has_mask, weights, 0)}
-    return token_loss(masked, hidden="noised")
+        tokens, slots, weights = predictions(batch)
+        has_mask = batch["noised_segment_ids"][..., None] > 0
+        has_mask = at_slots(has_mask, slots)[:, : tokens.shape[1], 0]
+        masked = batch | {"decoder_loss_weights": jnp.where(has_mask, weights, 0)}
+        causal_loss = token_loss(batch).with_term("tokens", scale=self.causal_scale)
+        mask_loss = token_loss(masked, hidden="noised")
+        return causal_loss | mask_loss.with_term(self.term, scale=self.mask_scale)
 
 
 # --- arrangement of the masks ---------------------------------------------------------------------
