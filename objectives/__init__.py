@@ -2,7 +2,16 @@
 
 A builder takes the token ids of a vocabulary and returns an objective. It raises ValueError for a
 setting that its annotation excludes, and for token ids without a special token that it needs. Its
-docstring lists all other errors.
+docstring names these special tokens, and lists all other errors.
+
+The keys of an objective's `lengths` are the names of its streams. `corrupt` returns the columns of
+each stream, i32 (`objectives.streams.STREAMS`):
+
+    inputs    inputs, inputs_segments                        [I]
+    targets   targets, targets_segments, targets_weights     [T]
+    labels    labels, labels_slots, labels_weights           [K]
+    pools     pools_slots, pools_labels, pools_weights       [P]
+    rates     rates, as 24-bit integers                      [D]
 
 The builders are imported below, each from the file of its family. They choose tokens with
 `selection` and `span_lengths`, apply noise from `noising`, and write features with `splicing`.

@@ -56,9 +56,8 @@ def adaptive_masked_lm(
       every: number of steps between two updates of the chances.
       framed: put `cls` before each document and `sep` after it.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]. The run
-    logs the lowest and the highest chance. For a falling rate, which is best in the paper, use
-    `annealed`.
+    The run logs the lowest and the highest chance. For a falling rate, which is best in the paper,
+    use `annealed`.
 
     Raises ValueError if mask_share and random_share add up to more than 1.
 

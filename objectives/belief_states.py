@@ -49,10 +49,9 @@ def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
     early prefixes count more; here all prefixes count equally. Not implemented: texts with a given
     suffix after training.
 
-    Features: targets, targets_segments, targets_weights, targets_suffix_1, … i32[T]. Each document
-    becomes two segments. Tokens from right to left have a weight of 0. targets_suffix_1 is the
-    number of slots from a prefix state to its suffix state. pools_slots, pools_labels and
-    pools_weights i32[P] are all 0: their size only declares two segments for each document.
+    Each document becomes two segments. Tokens from right to left have a weight of 0. The column
+    targets_suffix_1 has the number of slots from a prefix state to its suffix state. The stream
+    `pools` has weights of 0: it only declares two segments for each document.
 
     >>> belief_state(ids).lengths(512)
     {'targets': 1025, 'suffix_1': 1025, 'pools': 2}

@@ -59,10 +59,8 @@ def blank_infilling(
       density: share of tokens hidden.
       mean_span_length: mean of the Poisson distribution, in tokens.
 
-    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights,
-    targets_positions, targets_block_positions i32[T]. `lengths` allows for the expected number of
-    spans plus a third and six. One or two documents in a million draw more spans; they get a longer
-    last span instead.
+    `lengths` allows for the expected number of spans plus a third and six. One or two documents in
+    a million draw more spans; they get a longer last span instead.
 
     >>> blank_infilling(ids).lengths(512)
     {'inputs': 475, 'targets': 117, 'positions': 117}

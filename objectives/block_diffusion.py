@@ -65,9 +65,6 @@ def block_diffusion(
         token. The paper finds the range 0.3 to 0.8 for blocks of 16 tokens, and 0.45 to 0.95 for
         blocks of 4 tokens. Its code searches over ranges with a width of 0.5 to 0.9.
 
-    Features: inputs, inputs_segments, noised, noised_begins, noised_ends, noised_rates i32[I];
-    labels, labels_slots, labels_weights i32[K].
-
     >>> block_diffusion(ids).lengths(512)
     {'inputs': 512, 'noised': 512, 'labels': 512}
 

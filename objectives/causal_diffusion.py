@@ -66,8 +66,6 @@ def causal_diffusion(
       decay: p. The effect of a mask on the weight falls by a factor of 1 - p for each token.
       smoothing: β. Larger values make the weights more equal.
 
-    Features: targets, targets_segments, targets_weights, targets_stand_ins i32[T].
-
     >>> causal_diffusion(ids).lengths(512)
     {'targets': 512, 'stand_ins': 512}
     >>> masked = jnp.array([[0, 0, 0, 0, 0, 1, 1, 0]], bool)

@@ -70,8 +70,7 @@ def contrastive(
         "symmetric_info_nce": the mean of this loss and its reverse (CLIP). "nt_xent": each view
         must select the other view among all other views, 2N - 1 for N texts (SimCLR).
 
-    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P]. A
-    text has two segments and two pools.
+    A text has two segments and two pools.
 
     >>> contrastive(ids).lengths(63)
     {'inputs': 128, 'pools': 2}
@@ -132,8 +131,7 @@ def contrastive_pairs(
 
     A document that lacks one of the parts does not count.
 
-    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P]. Each
-    text has a segment and a pool.
+    Each text has a segment and a pool.
 
     >>> contrastive_pairs(ids).lengths(126)
     {'inputs': 128, 'pools': 2}

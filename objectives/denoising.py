@@ -81,7 +81,6 @@ def span_corruption(
         document that ends with noise never has it, so with placement "end" the setting only
         matters for tokens chosen by the user (`objectives.hide`).
 
-    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     End-of-sequence closes inputs and targets of every document, and counts in `lengths`.
 
     Raises ValueError for an impossible pair (low, high), or for length_drawn_per="document" without
@@ -176,8 +175,6 @@ def iid_denoising(
         that ends with text, as in T5's code (`span_corruption`).
 
     Sentinel k comes before piece k in the targets, even if the document starts with noise.
-
-    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
 
     >>> iid_denoising(ids).lengths(512)
     {'inputs': 513, 'targets': 252, 'sentinels': 126}

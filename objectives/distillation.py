@@ -46,8 +46,8 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     Not implemented: the teacher's predictions without the text, a temperature, and tokens that are
     sampled from the teacher, as for Gemma 3 (arXiv:2503.19786).
 
-    Features: targets, targets_segments, targets_weights i32[T]; targets_teacher_1, … i32[T] tokens,
-    and targets_teacher_1_share, … i32[T] their probabilities as 24-bit integers.
+    The columns targets_teacher_1, … have the teacher's tokens, and targets_teacher_1_share, … their
+    probabilities as 24-bit integers.
 
     >>> distilled_lm(ids, likeliest=2).lengths(512)
     {'targets': 512, 'teacher_1': 512, 'teacher_2': 512}

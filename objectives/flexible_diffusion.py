@@ -60,9 +60,6 @@ def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = _LOWEST_R
     masks. `pretrax predict` fills in given masks. In the published code, y is a softplus times the
     longest text's length.
 
-    Features: inputs, inputs_segments, inputs_gaps i32[I]; labels, labels_slots, labels_weights
-    i32[K]; rates i32[D], 24-bit integers.
-
     >>> flexible_masked_diffusion(ids).lengths(511)
     {'inputs': 512, 'gaps': 512, 'labels': 511, 'rates': 1}
     """

@@ -59,8 +59,7 @@ def frequency_informed_diffusion(
     rates as weights, and the time as an input of the model. The paper counts frequencies in all
     text before training, and includes special tokens in a text's least and mean rank.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
-    rates i32[D], 24-bit integers. The run logs the number of words that have been read.
+    The run logs the number of words that have been read.
 
     >>> frequency_informed_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}

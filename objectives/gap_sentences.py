@@ -51,7 +51,6 @@ def gap_sentences(
     overlap, so scores are whole numbers. As in PEGASUS-large, no single words are masked in the
     inputs.
 
-    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     A document may be a single sentence, so both inputs and targets have slots for the whole
     document.
 

@@ -44,8 +44,6 @@ def goldfish_loss(ids: TokenIds, k: AtLeastTwo = 4, width: Count = 13) -> Object
     only the tokens before it, so the choice reveals nothing about the token. Not implemented: the
     paper's masks of every k-th token and of random tokens, which it recommends against.
 
-    Features: targets, targets_segments, targets_weights i32[T].
-
     >>> goldfish_loss(ids).lengths(512)
     {'targets': 512}
     >>> tokens = jnp.array([5, 6, 7, 8, 5, 6, 7, 8])

@@ -74,8 +74,7 @@ def hybrid_diffusion(
       random_share: the share s; the paper has 0, 0.1 and 0.2. With 0 the model is that of
         `masked_diffusion`.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
-    i32[D], t as 24-bit integers.
+    The column rates has t.
 
     Terms: "divergence", over all text tokens, is weighted and not in nats per token, so it is a
     separate term in a mixture. The metric "bound" is weighted so that it bounds the negative

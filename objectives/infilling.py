@@ -68,8 +68,7 @@ def fill_in_the_middle(
       spm_rate: share of the rearranged documents that begin with their suffix.
       spm: order of these documents: "spmv2", with nothing between prefix and middle, or "spm".
 
-    Features: targets, targets_segments, targets_weights i32[T]. Every target counts. Documents are
-    rearranged after packing, so no middle or marker is cut off.
+    Every target counts. Documents are rearranged after packing, so no middle or marker is cut off.
 
     >>> fill_in_the_middle(ids).lengths(508)
     {'targets': 512}
@@ -148,8 +147,6 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
       ids: needs `max_spans` sentinels.
       max_spans: maximum number of spans, for which every row has slots. Documents would have more
         spans than the paper's 16 at most once in a million, and more than 4 once in 270.
-
-    Features: targets, targets_segments, targets_weights i32[T].
 
     >>> causal_masking(ids).lengths(488)
     {'targets': 512}

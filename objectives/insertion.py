@@ -58,8 +58,7 @@ def insertion_lm(ids: TokenIds) -> Objective:
     third term, and 0.9 and 0.1 for its classes "nothing is missing" and "something is missing". In
     their other experiments all have equal weights, as here.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
-    pools_slots, pools_labels, pools_weights i32[P], of each document's [CLS].
+    The pool of a document is its [CLS].
 
     >>> insertion_lm(ids).lengths(510)
     {'inputs': 512, 'labels': 510, 'pools': 1}

@@ -52,9 +52,7 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
     turns of a chat, whose last state is at the end-of-turn token; here it is at the last token of
     the answer. Not implemented: the code's other distances, and its dropout of the term.
 
-    Features: targets, targets_segments, targets_weights i32[T]; inputs, inputs_segments,
-    inputs_positions, inputs_starts, inputs_ends i32[I]; pools_slots, pools_labels, pools_weights
-    i32[P]. A document has three segments: the targets and its two views. The targets have no pool.
+    A document has three segments: the targets and its two views. The targets have no pool.
 
     >>> llm_jepa(ids).lengths(126)
     {'inputs': 127, 'orders': 127, 'pools': 3, 'targets': 128}

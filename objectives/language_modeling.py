@@ -55,8 +55,6 @@ def causal_lm(ids: TokenIds) -> Objective:
     The decoder's inputs are the same tokens one slot later, after `ids.bos`. The objective itself
     appends no end-of-sequence token; a run can be configured to add it at the end of documents.
 
-    Features: targets, targets_segments, targets_weights i32[T].
-
     >>> causal_lm(ids).lengths(512)
     {'targets': 512}
     """
@@ -94,8 +92,6 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
       ids: needs `mask`; only text tokens are masked.
       rate: share of masked tokens: max(1, round(rate n)) in a document of n tokens. The published
         code masks the same slots in all rows of a batch; here each row has its own masks.
-
-    Features: targets, targets_segments, targets_weights, targets_stand_ins i32[T].
 
     >>> masked_input_next_token(ids).lengths(512)
     {'targets': 512, 'stand_ins': 512}
@@ -140,9 +136,8 @@ def masked_input_regularization(
         code.
       scale: factor of the mean of the "masked_inputs" term.
 
-    Features: targets, targets_segments, targets_weights, targets_stand_ins i32[T]. Each document
-    becomes two segments; the second segment has the masks. pools_slots, pools_labels and
-    pools_weights i32[P] are all 0: their size only declares two segments for each document.
+    Each document becomes two segments; the second segment has the masks. The stream `pools` has
+    weights of 0: it only declares two segments for each document.
 
     >>> masked_input_regularization(ids).lengths(512)
     {'targets': 1024, 'stand_ins': 1024, 'pools': 2}
@@ -221,7 +216,6 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
       mode: name of a mode token of `ids` that precedes the inputs of each document. If None, there
         is no mode token.
 
-    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     End-of-sequence closes both inputs and targets. A document of one token has no prefix.
 
     >>> prefix_lm(ids, 0.25).lengths(512)

@@ -63,9 +63,7 @@ def retromae(
       rate: share of tokens that the encoder masks: 0.15 to 0.3 in the paper.
       decoder_rate: share of tokens that are hidden from the decoder: 0.5 to 0.7 in the paper.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; targets,
-    targets_segments, targets_weights i32[T], with weight 0 for [CLS] states; contexts_positions,
-    contexts_starts, contexts_ends i32[T].
+    The [CLS] states among the targets have a weight of 0.
 
     Terms: "tokens" of the encoder, and "restored" of the decoder.
 

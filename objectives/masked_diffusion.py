@@ -64,9 +64,6 @@ def masked_diffusion(
         bound and not in nats per token, so it is a separate term, "masked". The bound is then a
         metric, "bound", which costs one more vocabulary projection.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
-    rates i32[D], 24-bit integers.
-
     >>> masked_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
@@ -100,10 +97,8 @@ def complementary_diffusion(
       weighted: whether to weight losses by 1 / rate, as in `masked_diffusion`. If False, each label
         has a weight of 1.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
-    rates i32[D], 24-bit integers. Each document becomes two segments with a rate each. pools_slots,
-    pools_labels and pools_weights i32[P] are all 0: their size only declares two segments for each
-    document.
+    Each document becomes two segments with a rate each. The stream `pools` has weights of 0: it
+    only declares two segments for each document.
 
     >>> complementary_diffusion(ids).lengths(512)
     {'inputs': 1024, 'labels': 512, 'rates': 2, 'pools': 2}
@@ -140,9 +135,7 @@ def shifted_diffusion(
       ahead_share: share of the tokens ahead that a token attends to. 0 is causal and 1 is
         bidirectional.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
-    rates i32[D], 24-bit integers. With an ahead_share below 1 also inputs_positions, inputs_starts,
-    inputs_ends i32[I]. The loss is the loss of `masked_diffusion`.
+    The loss is the loss of `masked_diffusion`.
 
     >>> shifted_diffusion(ids).lengths(512)
     {'inputs': 513, 'labels': 512, 'rates': 1}

@@ -83,8 +83,6 @@ def masked_lm(
         make different rows in every epoch.
       framed: put `cls` before each document, whose hidden state classifiers read, and `sep` after.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
-
     >>> masked_lm(ids).lengths(510)
     {'inputs': 512, 'labels': 76}
 
@@ -113,8 +111,6 @@ def masked_next_token(
       rate: share of tokens chosen: max(1, round(rate n)) in a document of n tokens.
       mask_share, random_share: shares of the chosen tokens that are replaced by the mask and by
         random text. The other chosen tokens stay unchanged.
-
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 
     Raises ValueError if mask_share and random_share add up to more than 1.
 
@@ -155,9 +151,6 @@ def masked_permuted_lm(
       mask_share, random_share: shares of the chosen tokens that are replaced by the mask and by
         random text. The other chosen tokens stay unchanged.
 
-    Features: inputs, inputs_segments, inputs_positions, inputs_starts, inputs_ends i32[I]; labels,
-    labels_slots, labels_weights i32[K].
-
     Raises ValueError if mask_share and random_share add up to more than 1.
 
     >>> masked_permuted_lm(ids).lengths(510)
@@ -196,8 +189,6 @@ def replaced_token_detection(
       mask_share: share of the chosen tokens that are masked. The other chosen tokens stay
         unchanged, and the generator predicts them as well.
       framed: put `cls` before each document and `sep` after it.
-
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 
     Terms: "tokens" of the generator; "replaced", over all tokens, with scale 50; and, as a metric,
     the share of tokens that were replaced.

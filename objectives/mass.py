@@ -56,9 +56,8 @@ def mass(
       mask_share, random_share: shares of the fragment's tokens that are replaced in the inputs by
         the mask and by random text. The other tokens stay unchanged.
 
-    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights,
-    targets_positions, targets_block_positions i32[T]. The position of all tokens of a fragment is
-    the position of its first token, and block positions count from 1.
+    The position of all tokens of a fragment is the position of its first token, and block positions
+    count from 1.
 
     >>> mass(ids).lengths(512)
     {'inputs': 513, 'targets': 256, 'positions': 256}

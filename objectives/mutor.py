@@ -49,8 +49,7 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
         token that it predicts. The paper recommends 4.
       scale: weight of the "registers" term. The paper recommends 0.3.
 
-    Features: targets, targets_segments, targets_weights, masks, masks_positions, masks_begins,
-    masks_ends, masks_visible i32[T]. A register is in the slot of the target that it predicts.
+    A register is in the slot of the target that it predicts.
 
     >>> mutor(ids).lengths(512)
     {'targets': 512, 'masks': 512}

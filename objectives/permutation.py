@@ -54,9 +54,6 @@ def permutation_lm(
       span_lengths: probabilities of spans of 1, 2, … predicted tokens. The published code draws
         lengths from 1 to 5 in proportion to 1 / n. If None, single tokens are predicted.
 
-    Features: inputs, inputs_segments, inputs_positions, inputs_starts, inputs_ends, noised,
-    noised_begins, noised_ends, noised_rates i32[I]; labels, labels_slots, labels_weights i32[K].
-
     >>> permutation_lm(ids).lengths(510)
     {'inputs': 510, 'orders': 510, 'noised': 510, 'labels': 85}
     """
@@ -143,9 +140,6 @@ def any_subset_lm(ids: TokenIds, group_size: Count = 8, shuffled: bool = True) -
       shuffled: whether groups are random subsets of a document. If False, they are blocks of
         neighbors from left to right.
 
-    Features: inputs, inputs_segments, inputs_positions, inputs_starts, inputs_ends, noised,
-    noised_begins, noised_ends, noised_rates i32[I]; labels, labels_slots, labels_weights i32[K].
-
     >>> any_subset_lm(ids).lengths(510)
     {'inputs': 510, 'orders': 510, 'noised': 510, 'labels': 510}
     """
@@ -221,9 +215,6 @@ def shuffled_lm(ids: TokenIds) -> Objective:
     the width each, and does not predict the first token of an order. Not implemented: their
     curriculum, in which a falling share of batches is read from left to right, and their rejection
     sampling of several tokens at once.
-
-    Features: targets, targets_segments, targets_weights, targets_positions,
-    targets_block_positions i32[T].
 
     >>> shuffled_lm(ids).lengths(512)
     {'targets': 512, 'positions': 512}

@@ -60,8 +60,7 @@ def next_sentence_prediction(
       at_sentence_ends: whether to cut only after a token that ends a sentence. Documents with too
         few sentence ends are cut anywhere.
 
-    Features: inputs, inputs_segments, inputs_types i32[I]; pools_slots, pools_labels,
-    pools_weights i32[P], of each document's [CLS].
+    The pool of a document is its [CLS].
 
     >>> next_sentence_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
@@ -91,8 +90,7 @@ def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> O
       ids: needs `cls` and `sep`, and `sentence_ends` unless cuts may be anywhere.
       at_sentence_ends: whether to cut only after a token that ends a sentence.
 
-    Features: inputs, inputs_segments, inputs_types i32[I]; pools_slots, pools_labels,
-    pools_weights i32[P], of each document's [CLS].
+    The pool of a document is its [CLS].
 
     >>> sentence_order_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}

@@ -57,8 +57,7 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
       ids: token ids; no special tokens are needed.
       bag_size: number of tokens in a bag.
 
-    Features: targets, targets_segments, targets_weights, targets_bag_sizes, targets_bag_2, …
-    i32[T]. `targets` has the first token of each bag, and `targets_bag_2` the second.
+    The column targets has the first token of each bag, and targets_bag_2 the second.
 
     >>> superposed_lm(ids, bag_size=3).lengths(512)
     {'targets': 171, 'bags': 171, 'bag_2': 171, 'bag_3': 171}

@@ -55,8 +55,6 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
       longest_answer: maximum number of tokens in an answer; longer answers are truncated.
       mode: name of a mode token put before each text (UL2 models are fine-tuned with "S").
 
-    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
-
     >>> text_to_text(ids, longest_answer=16).lengths(100)
     {'inputs': 101, 'targets': 17, 'both': 102}
     """
@@ -102,8 +100,6 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
     Args:
       ids: needs `sep`.
       max_turns: maximum number of turns in a dialogue; later turns are left out.
-
-    Features: targets, targets_segments, targets_weights i32[T].
 
     >>> dialogue(ids, max_turns=8).lengths(504)
     {'targets': 512}
@@ -159,8 +155,6 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
       num_classes: number of classes of the head "classes". If None, it is the number of classes in
         the run's corpus. Documents without a class do not count.
 
-    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P].
-
     >>> sequence_classification(ids, 3).lengths(126)
     {'inputs': 128, 'pools': 1}
     """
@@ -186,8 +180,6 @@ def sequence_regression(ids: TokenIds) -> Objective:
 
     Args:
       ids: needs `cls` and `sep`.
-
-    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P].
 
     >>> sequence_regression(ids).lengths(126)
     {'inputs': 128, 'pools': 1}
@@ -221,8 +213,6 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
       num_classes: number of classes of the head "token_classes". If None, it is the number of
         classes in the run's corpus. Tokens without a class, such as later pieces of a word, do not
         count.
-
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 
     >>> token_classification(ids, 5).lengths(126)
     {'inputs': 128, 'labels': 126}

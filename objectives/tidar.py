@@ -66,9 +66,6 @@ def tidar(
         do. True in I-DLM: then masks stand for ^ a b c d e, and those of a block attend to the
         inputs before the first of these.
 
-    Features: targets, targets_segments, targets_weights, masks, masks_positions, masks_begins,
-    masks_ends, masks_visible i32[T].
-
     >>> tidar(ids).lengths(512)
     {'targets': 512, 'masks': 512}
     """

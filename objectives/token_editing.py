@@ -58,7 +58,7 @@ def token_editing(
     a text has both. Not implemented: the paper's decoding, which also replaces tokens that it has
     written; and its data augmentation, which trains on the model's own samples over several passes.
 
-    Features: those of the builder.
+    The features are those of the builder.
 
     >>> token_editing(ids).lengths(512)
     {'inputs': 512, 'noised': 512, 'labels': 512}

@@ -58,8 +58,7 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
     curriculum, in which the model reads mixtures of embeddings, weighted by a softmax of Gaussian
     noise. The features here are integers, which cannot represent such mixtures.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
-    i32[D], (1 - e) t as 24-bit integers.
+    The column rates has (1 - e) t.
 
     >>> uniform_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
@@ -99,8 +98,7 @@ def mixed_diffusion(
 
     In the published code, random tokens are any ids, including special tokens.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
-    i32[D], (1 - e) t as 24-bit integers.
+    The column rates has (1 - e) t.
 
     >>> mixed_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}

@@ -36,9 +36,6 @@ def unrolled_denoising(ids: TokenIds) -> Objective:
     much as a step of `uniform_diffusion`. Not implemented: more than two steps, and the prediction
     of the length of the text.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
-    i32[D], 24-bit integers.
-
     >>> unrolled_denoising(ids).facts.heads
     {'vocabulary': None, 'unrolled': None}
     """
