@@ -153,16 +153,8 @@ def encoder_decoder(
     and one table per stack (Raffel et al. 2020, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202).
 
     Args:
-      vocab_size: number of rows of the embedding and of logits. It may exceed the number of token
-        ids in use.
       heads: 'vocabulary', or 'classes' for an imported classifier.
       settings: any field of `models.config.Config`.
-
-    Returns:
-      A `Model` of layout 'encoder_decoder'.
-
-    Raises:
-      ValueError: A setting is unknown or out of range, or settings exclude each other.
     """
     layers = dict(num_encoder_layers=num_encoder_layers, num_decoder_layers=num_decoder_layers)
     return model_of(_config(vocab_size, "encoder_decoder", T5_1_1, heads, settings, **layers))
@@ -186,8 +178,6 @@ def decoder(
     (Touvron et al. 2023, arXiv:2302.13971). The batch's key intervals make the attention causal.
 
     Args:
-      vocab_size: number of rows of the embedding and of logits. It may exceed the number of token
-        ids in use.
       heads: 'vocabulary'; 'ahead_2' … 'ahead_n' if an objective predicts n tokens at once;
         'order' or 'summary', a second vocabulary projection; 'next_latent', a prediction of the
         next slot's hidden state; 'belief' and 'previous', a joint state of a prefix and a suffix,
@@ -203,12 +193,6 @@ def decoder(
         projection.
       settings: any field of `models.config.Config`. emb_dim, num_heads, head_dim and mlp_dim are
         required.
-
-    Returns:
-      A `Model` of layout 'decoder'.
-
-    Raises:
-      ValueError: A setting is unknown, missing or out of range, or settings exclude each other.
     """
     num_ahead = 0
     while f"ahead_{num_ahead + 2}" in heads:
@@ -227,19 +211,11 @@ def encoder(vocab_size: int, heads: Iterable[str] = ("vocabulary",), **settings:
     between SimCSE's two views of a text.
 
     Args:
-      vocab_size: number of rows of the embedding and of logits. It may exceed the number of token
-        ids in use.
       heads: names of heads: 'vocabulary', 'pair', 'stop', 'classes', 'token_classes', 'embedding',
         'logit_scale', 'replaced'. A mapping from names to numbers of classes, as objectives have
         it, also sets num_classes.
       settings: num_layers, and any field of `models.config.Config`. emb_dim, num_heads, head_dim
         and mlp_dim are required.
-
-    Returns:
-      A `Model` of layout 'encoder'.
-
-    Raises:
-      ValueError: A setting is unknown, missing or out of range, or settings exclude each other.
     """
     return model_of(encoder_config(vocab_size, heads, **settings))
 

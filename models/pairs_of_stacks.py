@@ -50,7 +50,6 @@ def electra(
     the sample. Both networks share the token embedding (arXiv:2003.10555, section 3.2).
 
     Args:
-      vocab_size: number of rows of the embedding. It may exceed the number of token ids in use.
       heads: 'generator' and 'replaced'; `objectives.replaced_token_detection` requires both.
       generator_share: number of heads and MLP width of the generator, relative to the
         discriminator. ELECTRA uses 1/4 for small and large models, and 1/3 for base models.
@@ -59,13 +58,8 @@ def electra(
         (DeBERTaV3, arXiv:2111.09543, section 3.3). False: both losses train it.
       encoder_settings: settings of the discriminator, as in `encoder`.
 
-    Returns:
-      A `Model` of layout 'encoder'. Its hidden states are the discriminator's 'top' [B, T, E], the
-      generator's 'generator' [B, T, e], and 'replaced' i32[B, T], which is 1 if the sampled token
-      differs from the original.
-
-    Raises:
-      ValueError: A setting is unknown, missing or out of range, or settings exclude each other.
+    The hidden states are the discriminator's 'top' [B, T, E], the generator's 'generator'
+    [B, T, e], and 'replaced' i32[B, T], which is 1 if the sampled token differs from the original.
     """
     config = encoder_config(vocab_size, **encoder_settings)
     if config.embedding_dim is not None:
@@ -188,19 +182,13 @@ def masked_autoencoder(
     encoder runs.
 
     Args:
-      vocab_size: number of rows of the embedding and of logits. It may exceed the number of token
-        ids in use.
       heads: 'vocabulary' and 'restored'; `objectives.retromae` requires both.
       encoder_settings: settings of the encoder, as in `encoder`. The decoder has the same widths,
         norms and positions.
 
-    Returns:
-      A `Model` of layout 'encoder'. Its hidden states are the encoder's 'top' [B, T, E] and the
-      decoder's 'restored' [B, N, E].
+    The hidden states are the encoder's 'top' [B, T, E] and the decoder's 'restored' [B, N, E].
 
-    Raises:
-      ValueError: A setting is unknown, missing or out of range, settings exclude each other, or
-        positions are neither 'learned' nor 'rotary'.
+    Raises ValueError if positions are neither 'learned' nor 'rotary'.
     """
     config = encoder_config(vocab_size, ("vocabulary",), **encoder_settings)
     if config.positions not in ("learned", "rotary"):
@@ -325,16 +313,9 @@ def two_towers(
     (arXiv:2103.00020).
 
     Args:
-      vocab_size: number of rows of the embedding. It may exceed the number of token ids in use.
       heads: 'embedding' and 'logit_scale'; `objectives.contrastive_pairs` requires both.
       texts: number of texts of a pair: 2, or 3 with a hard negative, as in the objective.
       encoder_settings: settings of each tower, as in `encoder`.
-
-    Returns:
-      A `Model` of layout 'encoder'.
-
-    Raises:
-      ValueError: A setting is unknown, missing or out of range, or settings exclude each other.
     """
     config = encoder_config(vocab_size, heads=(), **encoder_settings)
 

@@ -25,17 +25,10 @@ def step_unrolled(
     without labels, the encoder runs once.
 
     Args:
-      vocab_size: number of rows of the embedding and of logits. It may exceed the number of token
-        ids in use.
       heads: 'vocabulary' and 'unrolled'; `objectives.unrolled_denoising` requires both.
       encoder_settings: settings of the encoder, as in `encoder`.
 
-    Returns:
-      A `Model` of layout 'encoder'. Its hidden states are 'top' [B, T, E] of the first pass, and
-      'unrolled' [B, T, E] of the second pass.
-
-    Raises:
-      ValueError: A setting is unknown, missing or out of range, or settings exclude each other.
+    The hidden states are 'top' [B, T, E] of the first pass, and 'unrolled' [B, T, E] of the second.
     """
     config = encoder_config(vocab_size, ("vocabulary",), **encoder_settings)
 

@@ -45,7 +45,6 @@ def annealed_multi_token_prediction(
     next tokens, as in the authors' code, so a slot without a later token lowers the term.
 
     Args:
-      ids: token ids; no special tokens are needed.
       scales: weights of the second, third, … token at the first step; the next token has a weight
         of 1. The farthest token fades first.
       until: fraction of the training steps after which only the next token is predicted. With n

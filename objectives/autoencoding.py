@@ -64,7 +64,6 @@ def token_deletion(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
         targets   a b c d e f /
 
     Args:
-      ids: needs no special tokens.
       noise_density: probability that a token is deleted; the number of deleted tokens has a bound
         (`iid_denoising`).
 

@@ -39,7 +39,7 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     therefore learned from the text alone.
 
     Args:
-      ids: token ids; no special tokens are needed. The teacher must have the same vocabulary.
+      ids: the teacher must have the same vocabulary.
       share: weight of the second term; the first has 1 - share.
       likeliest: number of the teacher's tokens that are read for each token of the text.
 

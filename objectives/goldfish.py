@@ -32,7 +32,6 @@ def goldfish_loss(ids: TokenIds, k: AtLeastTwo = 4, width: Count = 13) -> Object
     context continues across the ends of documents.
 
     Args:
-      ids: token ids; no special tokens are needed.
       k: one token in `k` is left out, on average. The paper uses 4; Apertus (arXiv:2509.14233)
         uses 50, with a width of 50.
       width: number of preceding tokens that are hashed; the paper's h. With a small width, the last

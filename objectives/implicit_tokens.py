@@ -30,7 +30,6 @@ def next_implicit_token(ids: TokenIds, depth: Percentage = 20, scale: Positive =
     prediction, `outputs.hidden["implicit_token"]`. No gradient reaches the shallow state.
 
     Args:
-      ids: token ids; no special tokens are needed.
       depth: percentage of the layers below the shallow state, rounded to a number of layers. The
         paper recommends about 20. Its best layers were 4 of 17 (a depth of 24) and 5 of 24.
       scale: the paper's lambda, factor of the mean of the second term. It recommends values around

@@ -41,7 +41,6 @@ def multi_token_prediction(
     each the mean over the slots that have such a token in their own document.
 
     Args:
-      ids: token ids; no special tokens are needed.
       tokens: n, the number of tokens that every slot predicts.
       ahead_scale: factor of the mean of all terms except the first: a number, or a function of the
         step such as an optax schedule. It is DeepSeek-V3's lambda, 0.3 and later 0.1. If None, all

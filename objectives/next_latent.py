@@ -30,7 +30,6 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
     reaches the actual state, since states could otherwise become equal to be easy to predict.
 
     Args:
-      ids: token ids; no special tokens are needed.
       scale: factor of the mean of the second term.
 
     Not implemented: predictions of states several slots ahead, and the paper's third term, the

@@ -147,7 +147,6 @@ def from_noise(
     End-of-sequence is appended to inputs and targets of every document after the noise.
 
     Args:
-      ids: token ids of the vocabulary.
       inputs: noise of the inputs.
       targets: noise of the targets. If None, the targets are the original documents.
       mode: name of a mode token put before each document's inputs.

@@ -127,7 +127,6 @@ def row_groups(
     Args:
       objective: the objective or mixture.
       layout: layout of the model.
-      ids: token ids of the vocabulary.
       shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
       max_documents: maximum number of documents in a row. Together they take no more slots than one
         document of the raw length, except in streams with separate slots for each document.

@@ -54,7 +54,6 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
     and superposition of the inputs or of the outputs alone.
 
     Args:
-      ids: token ids; no special tokens are needed.
       bag_size: number of tokens in a bag.
 
     The column targets has the first token of each bag, and targets_bag_2 the second.

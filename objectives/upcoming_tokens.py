@@ -30,7 +30,6 @@ def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
     for tokens that do not occur.
 
     Args:
-      ids: token ids; no special tokens are needed.
       window: number of tokens ahead, in the same document. The paper uses a whole row. After the
         32nd token, probabilities are below 1e-13 and set to 0.
 
@@ -55,7 +54,6 @@ def future_summary(ids: TokenIds, window: AtLeastTwo = 12, scale: Positive = 1.0
     summed over the vocabulary.
 
     Args:
-      ids: token ids; no special tokens are needed.
       window: the paper's tau, a number of tokens in the same document.
       scale: factor of the mean of the second term. This term is a sum over the vocabulary of some
         tens of nats. At a scale of 1, a small model learns it before the next token.
@@ -83,7 +81,6 @@ def _with_head(
     """Returns `causal_lm` with a head that predicts the tokens `first` … `last - 1` after the next.
 
     Args:
-      ids: token ids of the vocabulary.
       head: name of the head and of its term.
       first, last: range of the tokens to predict.
       slot_losses: (logits f32[B, K, V], tokens i32[B, K, N], new bool[B, K, N]) -> f32[B, K].

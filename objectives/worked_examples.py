@@ -30,7 +30,6 @@ def hide(
         Prefix language modeling hides all tokens from the first hidden token on, and
         fill-in-the-middle moves the first run of hidden tokens. For a mixture, the first member is
         used.
-      ids: token ids of the vocabulary.
       tokens: i32[n] text ids.
       hidden: bool[n], or whole numbers i32[n] with 0 for a token that is not hidden. Adjacent
         hidden tokens are one span, or separate spans if their numbers differ.
