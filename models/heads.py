@@ -243,14 +243,6 @@ class Head(NamedTuple):
     replaces_top: bool = False
 
 
-HEADS: dict[str, Head] = {}
-
-
-def register_head(head: Head) -> None:
-    """Registers a head with the builders that it names, or replaces the head of this name."""
-    HEADS[head.name] = head
-
-
 def registered(names: Iterable[str]) -> list[Head]:
     """Returns the registered heads among these names; `numbered` heads are not registered.
 
@@ -286,7 +278,7 @@ def unembeddings() -> tuple[str, ...]:
     return tuple(name for name, head in HEADS.items() if head.over_vocabulary)
 
 
-for _head in (
+_BUILT_IN = (
     Head(
         name="vocabulary",
         about="logits of the ids of the vocabulary",
@@ -404,9 +396,9 @@ for _head in (
         about="logits over the vocabulary of a second pass, which reads samples of the first",
         builders=("step_unrolled",),
     ),
-):
-    register_head(_head)
-BUILT_IN = frozenset(HEADS)  # names of heads that users cannot replace
+)
+BUILT_IN = frozenset(head.name for head in _BUILT_IN)  # users cannot replace these heads
+HEADS = {head.name: head for head in _BUILT_IN}
 
 
 def add_head(
@@ -446,9 +438,8 @@ def add_head(
             f"Got the builders {unknown}, expected names from {list(TRANSFORMERS)}: leave out the "
             "others."
         )
-    register_head(
-        Head(name, about="added by `models.add_head`", builders=tuple(builders), build=build)
-    )
+    about = "added by `models.add_head`"
+    HEADS[name] = Head(name, about, builders=tuple(builders), build=build)
 
 
 def builders_with(heads: Iterable[str]) -> list[str]:
