@@ -10,14 +10,13 @@ This package names array axes with these letters:
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 
-from .model_requirements import Requirement
 from .prompt_forms import PromptForm, check_form
 from .token_ids import TokenIds
 
@@ -413,6 +412,23 @@ class Adaptation(NamedTuple):
     measure: Callable
     update: Callable
     summary: Callable
+
+
+class Requirement(Protocol):
+    """A requirement of an objective, or of a stream of its features, on a model and its rows.
+
+    def has_positions(model, groups):
+        if model.config and model.config.positions == "none":
+            return "The objective …, but this model has no positions: choose a model with …."
+    """
+
+    def __call__(self, model: Any, groups: Sequence[Any], /) -> str | None:
+        """Returns a message that says what is missing and what to change, or None.
+
+        Args:
+          model: `models.Model`, whose `config` is None if the model is not from pretrax.
+          groups: `RowGroup`s, the rows of a step.
+        """
 
 
 class Facts(NamedTuple):

@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 
 from ..constraints import near
-from .contract import Array
-from .model_requirements import Requirement
+from .contract import Array, Requirement
 
 NOTHING: Mapping = MappingProxyType({})
 
