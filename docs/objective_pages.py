@@ -233,7 +233,7 @@ def page(name: str) -> str:
         ["attention", entry.attention],
         ["targets per token", f"{entry.loss_slots / 512:.2g}"],
         ["training FLOPs per token", _flops(name)],
-        ["token ids", cell(arguments.get("ids", "those of its members"))],
+        ["token ids", cell(arguments.get("ids", "no special tokens"))],
         ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
         ["paper", "[{}]({})".format(*entry.paper_link)],
         ["other implementations", elsewhere or "none known"],

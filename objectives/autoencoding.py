@@ -108,9 +108,12 @@ def sentence_permutation(ids: TokenIds) -> Objective:
         inputs    c d . a b . /
         targets   a b . c d . /
 
-    A sentence ends with one of the `sentence_ends` of `ids`, which are required, or with the last
-    token of a run of them. The rest of the document is also a sentence. All orders are equally
-    likely, including the original order.
+    A sentence ends with one of the `sentence_ends` of `ids`, or with the last token of a run of
+    them. The rest of the document is also a sentence. All orders are equally likely, including the
+    original order.
+
+    Args:
+      ids: needs `sentence_ends`.
 
     >>> sentence_permutation(ids).lengths(512)
     {'inputs': 513, 'targets': 513}

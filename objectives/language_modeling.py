@@ -209,6 +209,7 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
         targets   e f /
 
     Args:
+      ids: needs the `mode` token if one is set.
       suffix_share: average share of tokens that are predicted. If it is at most 0.5, the length of
         the suffix is uniform in 1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5. If it
         is above 0.5, the length of the prefix is drawn in the same way, from the prefix's share.
