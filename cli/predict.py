@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 draft = draft_model(small, trained, options.draft_tokens)
                 request = request._replace(options=replace(request.options, draft=draft))
             print_mode(console, options.run, trained, request)
-            if run := MODES[request.mode].run:
+            if run := MODES[request.mode].command.run:
                 run(console, trained, request)
             elif options.file:
                 with atomic_writes.locked(options.out, f"predict writes {options.out}"):
@@ -147,8 +147,9 @@ def mistake_of(options: argparse.Namespace) -> str | None:
         '--stop="" is in every text: give some words': "" in options.stop,
         "--out is the same file as --file: answers need another file": same,
         "--own_drafts and --draft exclude each other": options.own_drafts and options.draft,
-        f"--mode={options.mode} is not a mode: give --{options.mode}": mode and mode.is_flag,
+        f"--mode={options.mode} is not a mode: give --{options.mode}": mode
+        and mode.command.is_flag,
     }
     messages = [message for message, is_wrong in mistakes.items() if is_wrong]
-    messages += filter(None, (mode.mistake(options) for mode in MODES.values()))
+    messages += filter(None, (mode.command.mistake(options) for mode in MODES.values()))
     return next(iter(messages), None)

@@ -88,7 +88,7 @@ class TrainedRuns:
             trained.step,
             mode_of(trained),
             [
-                {"name": name, "about": MODES[name].about, "options": MODES[name].options}
+                {"name": name, "about": MODES[name].about, "options": MODES[name].command.options}
                 for name in _supported(trained)
             ],
             self.known_text(run, EXAMPLE)[:EXAMPLE_CHARACTERS],
@@ -116,7 +116,7 @@ class TrainedRuns:
         trained = self.open(question.run)
         check_mode(trained, question.mode)
         item = {"text": question.text}
-        if MODES[question.mode].reads_gap:
+        if MODES[question.mode].command.takes_gap:
             item = {"prefix": question.text, "suffix": question.suffix}
         if question.second:
             item["second"] = question.second
@@ -154,7 +154,7 @@ def _supported(trained: Trained) -> list[str]:
     supported = []
     for name in mode_names(trained.model.layout):
         head = prompt_form(trained, name).head
-        if MODES[name].run or (head is not None and head not in trained.model.heads):
+        if MODES[name].command.run or (head is not None and head not in trained.model.heads):
             continue  # the mode writes files, or the model cannot predict its classes
         try:
             check_mode(trained, name)

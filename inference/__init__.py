@@ -26,7 +26,15 @@ from .decoding.sampling import Sampling
 from .decoding.speculation import masked_drafter, model_drafter, own_drafts, speculate
 from .prompting.prompts import few_shot_prompt
 from .reporting.passages import show_passages
-from .trained import MODES, Mode, Trained, mode_of, register_mode
+from .trained import (
+    MODES,
+    Mode,
+    ModeCommand,
+    ModeTraining,
+    Trained,
+    mode_of,
+    register_mode,
+)
 
 __all__ = [
     "MODES",
@@ -39,6 +47,8 @@ __all__ = [
     "Guess",
     "Infilled",
     "Mode",
+    "ModeCommand",
+    "ModeTraining",
     "Options",
     "Prompts",
     "Sampling",

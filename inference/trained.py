@@ -68,8 +68,51 @@ def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ModeTraining:
+    """The training that prepares a model for a mode."""
+
+    shared_with: tuple[str, ...] = ()  # other modes whose training also prepares for this mode
+    preferred_to: tuple[str, ...] = ()  # modes that it takes precedence over, if trained for both
+    # Model -> whether this is the default mode of the model if its training is unknown.
+    is_default: Callable[[Any], bool] = lambda model: False
+    teaches: str = ""  # what the training teaches, for messages: "to insert tokens"
+    objectives: str = ""  # the objectives that train for the mode, for messages
+    # (trained, mode) -> None. Raises ValueError if the model does not support the mode.
+    check: Callable[[Trained, str], None] = lambda trained, mode: None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModeCommand:
+    """A mode in `pretrax predict`: its arguments, and how the terminal shows its answers."""
+
+    # Arguments of the command, with TEXT for each text and [MASK] for a mask.
+    example: str = '"TEXT"'
+    is_flag: bool = False  # whether the mode is chosen by --NAME instead of --mode=NAME
+    takes_gap: bool = False  # whether the mode takes --prefix, --suffix and --cursor
+    # (texts, values of `arguments`) -> items. None makes an item of each text.
+    items: Callable[[Sequence[str], Mapping[str, Any]], list[dict]] | None = None
+    options: tuple[str, ...] = ()  # the mode-specific options that the mode uses
+    # Additional options, stored in `Options.mode_options`: name -> arguments of `add_argument`.
+    arguments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    # Arguments -> a message about invalid arguments, or None. It is called for every mode.
+    mistake: Callable[[Any], str | None] = lambda arguments: None
+
+    echoes: bool = False  # whether the text is shown before its answer
+    # (console, item, record) -> None: shows an answer. None prints the answer's text.
+    show: Callable[[Any, dict, dict], None] | None = None
+    # (console, trained, request, records) -> None: shows all answers together.
+    show_all: Callable[..., None] | None = None
+    # (console, trained, request) -> None: runs instead of answering.
+    run: Callable[..., None] | None = None
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        return (*self.options, *self.arguments)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Mode:
-    """A way to use a model: its inputs and answers, the models that support it, and its display.
+    """A way to use a model: its inputs and answers, its training, and its command-line options.
 
     `register_mode` adds a mode to `answer` and `pretrax predict`. To add a mode of your own:
 
@@ -84,55 +127,23 @@ class Mode:
 
     name: str
     about: str  # description for the help of `pretrax predict`
-    # (trained, inputs, answers.Options) -> a record for each input, which can be written as JSON.
-    answer: Callable[[Trained, Sequence, Any], list[dict]]
-    # Layouts of the models that support the mode.
-    layouts: tuple[str, ...] = ("decoder", "encoder_decoder", "encoder")
+    layouts: tuple[str, ...] = ("decoder", "encoder_decoder", "encoder")  # of supported models
 
-    # Input
     read: Callable[[dict], Any] | None = None  # item -> input; None takes the item's text
-    # (texts of the command line, its other options) -> items; None makes an item of each text.
-    items: Callable[[Sequence[str], Mapping[str, Any]], list[dict]] | None = None
-    reads_gap: bool = False  # whether it takes --prefix, --suffix and --cursor
     # (trained, mode) -> the prompt form of a model whose training has no form for this mode.
     form: Callable[[Trained, str], PromptForm] = text_form
+    reads_only_frame: bool = False  # whether a decoder reads no start of an answer after the text
 
-    # Training
-    # Model -> whether this is the default mode of the model if its training is unknown.
-    is_usual: Callable[[Any], bool] = lambda model: False
-    instead_of: tuple[str, ...] = ()  # modes that it takes precedence over, if trained for both
-    learned_as: tuple[str, ...] = ()  # other modes whose training also prepares for this mode
+    # (trained, inputs, `Options`) -> a record for each input, which can be written as JSON.
+    answer: Callable[[Trained, Sequence, Any], list[dict]]
+    is_left_to_right: bool = False  # whether the answer is written from left to right
+    is_whole_text: bool = False  # whether the answer is a complete text
+    is_scorable: bool = False  # whether metrics of tasks can read the answer
+    predicts_hidden: bool = False  # whether the answer has the tokens that training hides
+
     needs_training: bool = True  # whether only models trained for the mode support it
-    learns: str = ""  # what training for it teaches, for messages: "to insert tokens"
-    trained_by: str = ""  # the objectives that train it, for messages
-    # (trained, mode) -> None. Raises ValueError if the model does not support the mode.
-    check: Callable[[Trained, str], None] = lambda trained, mode: None
-    from_left: bool = False  # whether the answer is written from left to right
-    writes: bool = False  # whether the answer is a complete text
-    gives_text: bool = False  # whether metrics of tasks can read the answer
-    restores: bool = False  # whether it predicts the tokens that training hides
-    only_frame: bool = False  # whether a decoder reads the framed text without an answer's start
-    # How a model that was trained for this mode fills blanks, for messages. None: it cannot.
-    fills: str | None = None
-
-    # Command line
-    # Arguments of `pretrax predict`, with TEXT for each text and [MASK] for a mask.
-    example: str = '"TEXT"'
-    is_flag: bool = False  # whether it is chosen by --NAME instead of --mode=NAME
-    options: tuple[str, ...] = ()  # the mode-specific options of `predict` that it uses
-    # Additional options, stored in `Options.mode_options`: name -> arguments of `add_argument`.
-    arguments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    # Arguments -> a message about invalid arguments, or None. It is called for every mode.
-    mistake: Callable[[Any], str | None] = lambda arguments: None
-
-    # Terminal
-    echoes: bool = False  # whether the text is shown before its answer
-    # (console, item, record) -> None: shows an answer. None prints the answer's text.
-    show: Callable[[Any, dict, dict], None] | None = None
-    # (console, trained, request, options, records) -> None: shows all answers together.
-    show_all: Callable[..., None] | None = None
-    # (console, trained, request) -> None: runs instead of answering.
-    run: Callable[..., None] | None = None
+    training: ModeTraining = ModeTraining()
+    command: ModeCommand = ModeCommand()
 
 
 MODES: dict[str, Mode] = {}  # modes by name, including flags
@@ -148,7 +159,7 @@ def register_mode(mode: Mode) -> Mode:
 
 def mode_names(layout: str | None = None) -> list[str]:
     """Returns the names that --mode accepts, for models of a layout or for all models."""
-    modes = (mode for mode in MODES.values() if not mode.is_flag)
+    modes = (mode for mode in MODES.values() if not mode.command.is_flag)
     return [mode.name for mode in modes if layout is None or layout in mode.layouts]
 
 
@@ -161,9 +172,9 @@ def usual_mode(model: Any, forms: Sequence[PromptForm]) -> str:
     """Returns the mode of a model from the prompt forms of its objective, as `mode_of` does."""
     learned = _modes_of(forms)
     for name in learned:
-        if name in MODES and learned[0] in MODES[name].instead_of:
+        if name in MODES and learned[0] in MODES[name].training.preferred_to:
             return name
-    return (learned or [mode.name for mode in MODES.values() if mode.is_usual(model)])[0]
+    return (learned or [mode.name for mode in MODES.values() if mode.training.is_default(model)])[0]
 
 
 def _learned(trained: Trained) -> list[str]:
@@ -176,7 +187,7 @@ def _modes_of(forms: Sequence[PromptForm]) -> list[str]:
 
 def writing_mode(trained: Trained) -> str:
     """Returns the mode in which the model reads a text to predict its next token."""
-    writing = [name for name in _learned(trained) if name in MODES and MODES[name].writes]
+    writing = [name for name in _learned(trained) if name in MODES and MODES[name].is_whole_text]
     return writing[0] if writing else "continue"
 
 
@@ -185,7 +196,7 @@ def is_trained_for(trained: Trained, mode: str) -> bool:
     learned = _learned(trained)
     if not learned or not MODES[mode].needs_training:
         return True
-    return bool({mode, *MODES[mode].learned_as} & {*learned})
+    return bool({mode, *MODES[mode].training.shared_with} & {*learned})
 
 
 def predicts_from_left(trained: Trained) -> bool:
@@ -195,7 +206,7 @@ def predicts_from_left(trained: Trained) -> bool:
     false for encoders.
     """
     learned = _learned(trained)
-    from_left = any(name in MODES and MODES[name].from_left for name in learned)
+    from_left = any(name in MODES and MODES[name].is_left_to_right for name in learned)
     return trained.model.layout != "encoder" and (from_left or not learned)
 
 
@@ -237,7 +248,7 @@ def check_modes(forms: Iterable[PromptForm]) -> None:
 def check_mode(trained: Trained, mode: str) -> None:
     """Raises ValueError if a mode does not exist, or if the model does not support it.
 
-    A model does not support modes of other layouts, or modes that `Mode.check` rejects.
+    A model does not support modes of other layouts, or modes that `ModeTraining.check` rejects.
     """
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(mode_names())}.")
@@ -249,7 +260,7 @@ def check_mode(trained: Trained, mode: str) -> None:
             f"{', '.join(mode_names(layout))}: use one of these, or a model of layout "
             f"{' or '.join(layouts)}."
         )
-    MODES[mode].check(trained, mode)
+    MODES[mode].training.check(trained, mode)
 
 
 def never_learned(trained: Trained, mode: str, others: str = "") -> ValueError:
@@ -258,11 +269,11 @@ def never_learned(trained: Trained, mode: str, others: str = "") -> ValueError:
     Args:
       others: a suggestion that the message adds to the modes of training.
     """
-    missing = MODES[mode]
+    training = MODES[mode].training
     learned = " or ".join(map(repr, _learned(trained))) or repr(mode_of(trained))
     return ValueError(
-        f"Got mode {mode!r} for a model that never learned {missing.learns}, expected a model that "
-        f"{missing.trained_by} trained. This model was trained for mode {learned}: use "
+        f"Got mode {mode!r} for a model that never learned {training.teaches}, expected a model "
+        f"that {training.objectives} trained. This model was trained for mode {learned}: use "
         f"that{others}."
     )
 

@@ -100,9 +100,10 @@ def _logits_of(
     """Returns the logits of each text or pair, [C], or of all its slots, [T, C], for "tag"."""
     prompt = prompt_form(trained, mode)
     if (head := prompt.head) not in trained.model.heads:
+        objectives = MODES[mode].training.objectives
         raise ValueError(
             f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
-            f"them: train an encoder with {MODES[mode].trained_by}, or import a model that has it."
+            f"them: train an encoder with {objectives}, or import a model that has it."
         )
     check_words(*(trained.decode(text) for texts in items for text in texts))
     closed = [[[*text, *prompt.after] for text in texts] for texts in items]

@@ -53,7 +53,7 @@ def score_task(
         return _merged(metric(targets, predictions) for metric in task.predict_metrics)
 
     metrics = figures(answers)
-    if task.score_metrics and MODES[mode].from_left:
+    if task.score_metrics and MODES[mode].is_left_to_right:
         pairs = list(zip(task.texts, task.targets))
         scored = score(trained, pairs, Batching(options.decoding.batch_size))
         log_probs = [text_score.log_prob for text_score in scored]
@@ -72,7 +72,7 @@ def written_answers(
 
     Raises ValueError for a mode that does not write an answer, such as "embed".
     """
-    supported = [other.name for other in MODES.values() if other.gives_text]
+    supported = [other.name for other in MODES.values() if other.is_scorable]
     if mode not in supported:
         raise ValueError(
             f"Got mode {mode!r}, whose answers are not text that a metric can read, expected one "

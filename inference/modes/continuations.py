@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ...objectives import PromptForm
 from ..answering.answers import Options, each, generated, written_record
 from ..prompting.prompts import text_prompt
-from ..trained import Mode, Trained, register_mode
+from ..trained import Mode, ModeCommand, ModeTraining, Trained, register_mode
 
 # Options of `pretrax predict` for answers that are written from left to right.
 DECODING = (
@@ -28,16 +28,17 @@ def _written(
 
 
 def _mode(name: str, about: str, layouts: tuple[str, ...], denoised: bool = True, **others) -> Mode:
+    options = (*DECODING, "denoiser") if denoised else DECODING
     return Mode(
         name=name,
         about=about,
         layouts=layouts,
         answer=functools.partial(_written, name, denoised),
-        options=(*DECODING, "denoiser") if denoised else DECODING,
-        writes=True,
-        restores=denoised,
-        from_left=True,
-        gives_text=True,
+        is_left_to_right=True,
+        is_whole_text=True,
+        is_scorable=True,
+        predicts_hidden=denoised,
+        command=ModeCommand(options=options, echoes=not denoised),
         **others,
     )
 
@@ -49,8 +50,7 @@ register_mode(
         ("decoder",),
         denoised=False,
         form=causal_form,
-        is_usual=lambda model: model.layout == "decoder",
-        echoes=True,
+        training=ModeTraining(is_default=lambda model: model.layout == "decoder"),
     )
 )
 register_mode(
@@ -62,6 +62,6 @@ register_mode(
         "respond",
         "answers a text with a text",
         ("encoder_decoder", "decoder"),
-        is_usual=lambda model: model.layout == "encoder_decoder",
+        training=ModeTraining(is_default=lambda model: model.layout == "encoder_decoder"),
     )
 )

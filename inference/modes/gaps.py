@@ -8,7 +8,15 @@ from typing import Any
 from ..answering.answers import Options, each, generated, string_of, written_record
 from ..answering.generation import Answer
 from ..prompting.prompts import BLANK, filled, infill_prompt, middle_prompt, next_blank
-from ..trained import Mode, Trained, prompt_form, register_mode, text_form
+from ..trained import (
+    Mode,
+    ModeCommand,
+    ModeTraining,
+    Trained,
+    prompt_form,
+    register_mode,
+    text_form,
+)
 from .continuations import DECODING, causal_form
 
 
@@ -68,32 +76,31 @@ def _no_texts(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:
 register_mode(
     Mode(
         name="infill",
-        example='"TEXT <extra_id_0> TEXT"',
         about="fills blanks, <extra_id_0> and so on",
         layouts=("encoder_decoder", "decoder"),
-        answer=_infill,
         form=functools.partial(text_form, opens=False),
-        instead_of=("complete",),  # a text without a blank is completed
-        from_left=True,
-        gives_text=True,
-        restores=True,
-        options=(*DECODING, "denoiser"),
-        fills="use --mode=infill",
+        answer=_infill,
+        is_left_to_right=True,
+        is_scorable=True,
+        predicts_hidden=True,
+        training=ModeTraining(preferred_to=("complete",)),  # a text without a blank is completed
+        command=ModeCommand(example='"TEXT <extra_id_0> TEXT"', options=(*DECODING, "denoiser")),
     )
 )
 register_mode(
     Mode(
         name="middle",
-        example='--prefix="TEXT" --suffix="TEXT"',
         about="writes the text between --prefix and --suffix",
         layouts=("decoder",),
-        answer=_middle,
         read=lambda item: (string_of(item, "prefix", ""), string_of(item, "suffix", "")),
-        items=_no_texts,
-        reads_gap=True,
         form=causal_form,
-        from_left=True,
-        options=DECODING,
-        fills="give the text around a single gap as --prefix and --suffix (mode 'middle')",
+        answer=_middle,
+        is_left_to_right=True,
+        command=ModeCommand(
+            example='--prefix="TEXT" --suffix="TEXT"',
+            takes_gap=True,
+            items=_no_texts,
+            options=DECODING,
+        ),
     )
 )

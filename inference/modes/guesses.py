@@ -1,7 +1,7 @@
 """Modes that list the likeliest tokens: in place of each mask, or after a text."""
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -13,6 +13,8 @@ from ..answering.next_tokens import next_tokens
 from ..reporting.printing import plain_table
 from ..trained import (
     Mode,
+    ModeCommand,
+    ModeTraining,
     Trained,
     cls_and_sep,
     is_trained_for,
@@ -21,14 +23,7 @@ from ..trained import (
     register_mode,
 )
 
-TO_PREDICT_MASKS: dict[str, Any] = dict(
-    learns="to predict masks",
-    trained_by="masked_lm, masked_next_token or masked_diffusion",
-    restores=True,
-    example='"TEXT [MASK] TEXT"',
-    only_frame=True,
-    learned_as=MASKED,
-)
+MASKED_TEXT = '"TEXT [MASK] TEXT"'
 
 
 def mask_form(trained: Trained, mode: str) -> PromptForm:
@@ -50,6 +45,14 @@ def check_predicts_masks(trained: Trained, mode: str) -> None:
         "token of a text"
     )
     raise never_learned(trained, mode, others * both)
+
+
+MASK_TRAINING = ModeTraining(
+    shared_with=MASKED,
+    teaches="to predict masks",
+    objectives="masked_lm, masked_next_token or masked_diffusion",
+    check=check_predicts_masks,
+)
 
 
 def _check_predicts_next(trained: Trained, mode: str) -> None:
@@ -98,12 +101,13 @@ register_mode(
         about="predicts the likeliest tokens after a text",
         layouts=("decoder",),
         answer=_next,
-        learned_as=("continue", "complete", "respond", "restore"),
-        learns="to predict a token from the tokens before it",
-        trained_by="causal_lm or prefix_lm",
-        check=_check_predicts_next,
-        options=("top",),
-        show=_show_next,
+        training=ModeTraining(
+            shared_with=("continue", "complete", "respond", "restore"),
+            teaches="to predict a token from the tokens before it",
+            objectives="causal_lm or prefix_lm",
+            check=_check_predicts_next,
+        ),
+        command=ModeCommand(options=("top",), show=_show_next),
     )
 )
 register_mode(
@@ -111,13 +115,14 @@ register_mode(
         name="mask",
         about="predicts what each [MASK] may be",
         layouts=("encoder", "decoder"),
-        answer=_masks,
         form=mask_form,
-        is_usual=lambda model: model.layout == "encoder" and "vocabulary" in model.heads,
-        check=check_predicts_masks,
-        options=("top", "masks"),
-        show=_show_masks,
-        fills="use --mode=mask with a [MASK] for each missing token",
-        **TO_PREDICT_MASKS,
+        reads_only_frame=True,
+        answer=_masks,
+        predicts_hidden=True,
+        training=dataclasses.replace(
+            MASK_TRAINING,
+            is_default=lambda model: model.layout == "encoder" and "vocabulary" in model.heads,
+        ),
+        command=ModeCommand(example=MASKED_TEXT, options=("top", "masks"), show=_show_masks),
     )
 )

@@ -11,7 +11,7 @@ from ...objectives.sentence_pairs import next_sentence_form
 from ..answering.answers import Options, string_of
 from ..answering.classifying import classify, judge, tag
 from ..prompting.items import text_of_item
-from ..trained import Mode, Trained, cls_and_sep, register_mode
+from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
 
 
 def _classes(predict: Callable, trained: Trained, inputs: Sequence, options: Options) -> list[dict]:
@@ -55,30 +55,27 @@ def _show_tags(console: Console, item: dict, record: dict) -> None:
 register_mode(
     Mode(
         name="pair",
-        example='"TEXT" "TEXT"',
         about="predicts whether a second text follows the first",
         layouts=("encoder",),
-        answer=lambda *arguments: _classes(judge, *arguments),
         read=lambda item: (text_of_item(item), string_of(item, "second")),
-        items=_pair,
         form=lambda trained, mode: next_sentence_form(trained.ids),
-        trained_by="next_sentence_prediction or sentence_order_prediction",
-        show=_show_classes,
+        answer=lambda *arguments: _classes(judge, *arguments),
+        training=ModeTraining(objectives="next_sentence_prediction or sentence_order_prediction"),
+        command=ModeCommand(example='"TEXT" "TEXT"', items=_pair, show=_show_classes),
     )
 )
 register_mode(
     Mode(
         name="classify",
         about="predicts a class or a number for each text",
-        answer=lambda *arguments: _classes(classify, *arguments),
         form=lambda trained, mode: PromptForm(
             mode, *cls_and_sep(trained.ids), head="classes", pooling="first"
         ),
-        trained_by="sequence_classification or sequence_regression",
-        only_frame=True,
-        gives_text=True,
-        options=("top",),
-        show=_show_classes,
+        reads_only_frame=True,
+        answer=lambda *arguments: _classes(classify, *arguments),
+        is_scorable=True,
+        training=ModeTraining(objectives="sequence_classification or sequence_regression"),
+        command=ModeCommand(options=("top",), show=_show_classes),
     )
 )
 register_mode(
@@ -86,13 +83,13 @@ register_mode(
         name="tag",
         about="predicts the class of each word",
         layouts=("encoder", "decoder"),
-        answer=_tags,
         form=lambda trained, mode: PromptForm(
             mode, *cls_and_sep(trained.ids), head="token_classes"
         ),
-        trained_by="token_classification",
-        only_frame=True,
-        gives_text=True,
-        show=_show_tags,
+        reads_only_frame=True,
+        answer=_tags,
+        is_scorable=True,
+        training=ModeTraining(objectives="token_classification"),
+        command=ModeCommand(show=_show_tags),
     )
 )

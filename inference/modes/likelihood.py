@@ -13,7 +13,7 @@ from ..answering.answers import Options, string_of
 from ..answering.scoring import Scored, score
 from ..prompting.items import text_of_item
 from ..reporting.printing import plain_table
-from ..trained import Mode, Trained, register_mode
+from ..trained import Mode, ModeCommand, Trained, register_mode
 
 MAX_TABLE_TOKENS = 64  # largest number of tokens that are shown as a table
 
@@ -75,14 +75,16 @@ register_mode(
     Mode(
         name="score",
         about="prints the log-probability of a text",
-        answer=_scores,
         read=_text_and_target,
-        items=_items,
+        answer=_scores,
         needs_training=False,
-        is_flag=True,
-        options=("denoiser",),
-        arguments={"target": {"help": "with --score: the text to score, given TEXT before it"}},
-        mistake=_mistake,
-        show=_show,
+        command=ModeCommand(
+            is_flag=True,
+            items=_items,
+            options=("denoiser",),
+            arguments={"target": {"help": "with --score: the text to score, given TEXT before it"}},
+            mistake=_mistake,
+            show=_show,
+        ),
     )
 )

@@ -9,8 +9,8 @@ from ..answering.continued_blocks import continue_blocks
 from ..answering.generation import Decoding
 from ..answering.insertions import insert
 from ..answering.masks import FillingMode, Written, unmask
-from ..trained import Mode, Trained, check_prompted, register_mode
-from .guesses import TO_PREDICT_MASKS, check_predicts_masks, mask_form
+from ..trained import Mode, ModeCommand, ModeTraining, Trained, check_prompted, register_mode
+from .guesses import MASK_TRAINING, MASKED_TEXT, mask_form
 
 
 def _settings(options: Options) -> dict:
@@ -65,11 +65,14 @@ register_mode(
         name="unmask",
         about="fills all [MASK]s, in the order --order",
         layouts=("encoder", "decoder"),
-        answer=partial(_unmasked, "unmask"),
         form=mask_form,
-        check=check_predicts_masks,
-        options=("masks", "steps", "order", "temperature"),
-        **TO_PREDICT_MASKS,
+        reads_only_frame=True,
+        answer=partial(_unmasked, "unmask"),
+        predicts_hidden=True,
+        training=MASK_TRAINING,
+        command=ModeCommand(
+            example=MASKED_TEXT, options=("masks", "steps", "order", "temperature")
+        ),
     )
 )
 register_mode(
@@ -77,13 +80,14 @@ register_mode(
         name="denoise",
         about="fills all [MASK]s by repeatedly rewriting random text",
         layouts=("encoder", "decoder"),
+        reads_only_frame=True,
         answer=partial(_unmasked, "denoise"),
-        learns="to denoise random tokens",
-        trained_by="uniform_diffusion",
-        check=check_prompted,
-        example='"TEXT [MASK] TEXT"',
-        only_frame=True,
-        options=("masks", "steps", "temperature"),
+        training=ModeTraining(
+            teaches="to denoise random tokens",
+            objectives="uniform_diffusion",
+            check=check_prompted,
+        ),
+        command=ModeCommand(example=MASKED_TEXT, options=("masks", "steps", "temperature")),
     )
 )
 register_mode(
@@ -92,10 +96,10 @@ register_mode(
         about="inserts missing tokens",
         layouts=("encoder",),
         answer=_inserted,
-        learns="to insert tokens",
-        trained_by="insertion_lm",
-        check=check_prompted,
-        options=("temperature",),
+        training=ModeTraining(
+            teaches="to insert tokens", objectives="insertion_lm", check=check_prompted
+        ),
+        command=ModeCommand(options=("temperature",)),
     )
 )
 register_mode(
@@ -103,11 +107,11 @@ register_mode(
         name="blocks",
         about="continues a text one block of tokens at a time, in the order --order",
         layouts=("decoder", "encoder_decoder"),
+        reads_only_frame=True,
         answer=_blocks,
-        learns="to write blocks",
-        trained_by="block_diffusion",
-        check=check_prompted,
-        only_frame=True,
-        options=("steps", "order", "temperature"),
+        training=ModeTraining(
+            teaches="to write blocks", objectives="block_diffusion", check=check_prompted
+        ),
+        command=ModeCommand(options=("steps", "order", "temperature")),
     )
 )

@@ -18,7 +18,7 @@ from ..answering.states import layers_of, states
 from ..prompting.items import text_of_item
 from ..reporting.predict_options import Request
 from ..reporting.printing import plain_table, progress_of
-from ..trained import Mode, Trained, cls_and_sep, register_mode
+from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
 
 NEAREST = 3  # number of nearest tokens that are shown for each token
 MAX_SIMILAR = 12  # number of texts whose similarities are shown as a table
@@ -52,14 +52,11 @@ def _against_file(arguments) -> str | None:
 
 
 def _show_embeddings(
-    console: Console,
-    trained: Trained,
-    request: Request,
-    options: Options,
-    records: list[dict],
+    console: Console, trained: Trained, request: Request, records: list[dict]
 ) -> None:
     """Prints the cosines of items (rows) and the texts of --against, or of items and items."""
     items = request.items
+    options = request.options
     against: Sequence[dict] = [{"text": text} for text in options.mode_options["against"] or ()]
     # The second of two towers reads the texts of --against. A single encoder reads all texts.
     second = dataclasses.replace(options, second=True)
@@ -196,37 +193,44 @@ register_mode(
         name="embed",
         about="computes an embedding of each text",
         layouts=("encoder",),
-        answer=_embeddings,
         form=_embed_form,
-        is_usual=lambda model: model.layout == "encoder" and "vocabulary" not in model.heads,
-        arguments={
-            "pooling": {"help": "how to pool hidden states into an embedding: first, mean or last"},
-            "against": {
-                "nargs": "+",
-                "action": "extend",
-                "metavar": "TEXT",
-                "help": "texts to compare with; repeatable",
+        answer=_embeddings,
+        training=ModeTraining(
+            is_default=lambda model: model.layout == "encoder" and "vocabulary" not in model.heads
+        ),
+        command=ModeCommand(
+            arguments={
+                "pooling": {
+                    "help": "how to pool hidden states into an embedding: first, mean or last"
+                },
+                "against": {
+                    "nargs": "+",
+                    "action": "extend",
+                    "metavar": "TEXT",
+                    "help": "texts to compare with; repeatable",
+                },
             },
-        },
-        mistake=_against_file,
-        show_all=_show_embeddings,
+            mistake=_against_file,
+            show_all=_show_embeddings,
+        ),
     )
 )
 register_mode(
     Mode(
         name="states",
         about="computes the hidden states of each token",
-        layouts=("encoder", "decoder", "encoder_decoder"),
         answer=_no_records,
         needs_training=False,
-        arguments={
-            "layer": {
-                "default": "-1",
-                "metavar": "N",
-                "help": "layer of the hidden states: 0 is the embeddings, -1 the last, or all",
-            }
-        },
-        mistake=_not_npz,
-        run=_answer_states,
+        command=ModeCommand(
+            arguments={
+                "layer": {
+                    "default": "-1",
+                    "metavar": "N",
+                    "help": "layer of the hidden states: 0 is the embeddings, -1 the last, or all",
+                }
+            },
+            mistake=_not_npz,
+            run=_answer_states,
+        ),
     )
 )

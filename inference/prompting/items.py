@@ -100,8 +100,8 @@ def items_of(
         )
     if cursor:
         gap = around_cursor(cursor)
-    if gap and not MODES[mode].reads_gap:
-        supported = [other.name for other in MODES.values() if other.reads_gap]
+    if gap and not MODES[mode].command.takes_gap:
+        supported = [other.name for other in MODES.values() if other.command.takes_gap]
         raise ValueError(
             f"Got --prefix, --suffix or --cursor in mode {mode!r}, expected a text: only mode "
             f"{' or '.join(map(repr, supported))} takes these options. Give a text, or use "
@@ -111,7 +111,7 @@ def items_of(
         return read_items(file, strict=False)
     if gap:
         return [gap]
-    items = MODES[mode].items
+    items = MODES[mode].command.items
     return items(texts, options) if items else [{"text": text} for text in texts]
 
 

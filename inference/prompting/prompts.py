@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...objectives import PromptForm, TokenIds
 from ..decoding.batching import padded_length
 from ..decoding.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
-from ..trained import MODES, Trained, mode_of, prompt_form
+from ..trained import MODES, ModeCommand, Trained, mode_of, prompt_form
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
 CONTEXT = 8  # number of last tokens of a text that affect how the first new token is decoded
@@ -131,7 +131,7 @@ def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
 
 def reads_only_frame(form: PromptForm) -> bool:
     """Returns whether a decoder reads the framed text without the start of an answer."""
-    return form.mode in MODES and MODES[form.mode].only_frame
+    return form.mode in MODES and MODES[form.mode].reads_only_frame
 
 
 def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> Prompt:
@@ -282,12 +282,14 @@ def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
         "use a model that span_corruption or ul2 trained, since this model cannot; for example "
         f"`pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
     )
-    fills = next(
-        (other.fills for other in MODES.values() if other.fills and other.name in modes), never
+    examples = (
+        f"use --mode={name}: {MODES[name].command.example}"
+        for name in MODES
+        if name in modes and MODES[name].command.example != ModeCommand.example
     )
     raise ValueError(
         f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues texts. To continue "
-        f"the text, leave out the blanks. To fill the blanks, {fills}."
+        f"the text, leave out the blanks. To fill the blanks, {next(examples, never)}."
     )
 
 

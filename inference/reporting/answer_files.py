@@ -46,7 +46,7 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
     if errors := out.errors():
         console.print(f'{errors} of them are an "error", which says why there is no answer.')
     field = arguments.answer
-    writes = MODES[request.mode].writes
+    writes = MODES[request.mode].is_whole_text
     if arguments.examples and writes and all(field in item for item in items):
         right = out.exact_matches("expected" if field == "answer" else field)
         console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")

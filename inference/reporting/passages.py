@@ -95,7 +95,7 @@ def _fills(objective: Objective) -> bool:
     lengths = objective.lengths(2)
     modes = {form.mode for form in objective.facts.prompt_forms} & MODES.keys()
     streams = "inputs" in lengths and ("targets" in lengths or "labels" in lengths)
-    return streams and any(MODES[mode].restores for mode in modes)
+    return streams and any(MODES[mode].predicts_hidden for mode in modes)
 
 
 def print_example(

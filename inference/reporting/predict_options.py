@@ -9,7 +9,7 @@ from ...settings.setting_help import setting_help
 from ..answering.answers import Options
 from ..answering.generation import Decoding
 from ..prompting.items import items_of, with_examples, with_masks
-from ..trained import MODES, Mode, Trained, check_mode, mode_of
+from ..trained import MODES, Trained, check_mode, mode_of
 
 
 def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +60,9 @@ def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
     """
     for mode in MODES.values():
         try:
-            if mode.is_flag:
+            if mode.command.is_flag:
                 add(f"--{mode.name}", action="store_true", help=mode.about)
-            for name, settings in mode.arguments.items():
+            for name, settings in mode.command.arguments.items():
                 add(f"--{name}", **{**settings, "dest": name})
         except argparse.ArgumentError as error:
             parser.error(f"mode {mode.name!r}: {error}: rename the option of the mode")
@@ -75,7 +75,7 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     use or that are out of range, and for texts or files that are not items.
     """
     values = vars(arguments)
-    flags = [mode.name for mode in MODES.values() if mode.is_flag and values.get(mode.name)]
+    flags = [mode.name for mode in MODES.values() if mode.command.is_flag and values.get(mode.name)]
     chosen = [f"--{name}" for name in flags]
     chosen += [f"--mode={arguments.mode}"] if arguments.mode else []
     if len(chosen) > 1:
@@ -83,14 +83,16 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     name = flags[0] if flags else arguments.mode or mode_of(trained)
     check_mode(trained, name)
     mode = MODES[name]
-    for option in sorted(arguments.given - {*_used_by(mode)}):
-        if users := [other for other in MODES.values() if option in _used_by(other)]:
-            alternatives = [f"--{x.name}" if x.is_flag else f"--mode={x.name}" for x in users]
+    for option in sorted(arguments.given - {*mode.command.all_options}):
+        if users := [other for other in MODES.values() if option in other.command.all_options]:
+            alternatives = [
+                f"--{x.name}" if x.command.is_flag else f"--mode={x.name}" for x in users
+            ]
             raise ValueError(
                 f"Got --{option} in mode {name!r}, which does not use it: leave it out, or give "
                 f"one of {', '.join(alternatives)}."
             )
-    mode_options = _mode_options(mode, values)
+    mode_options = _mode_options(mode.command.arguments, values)
     sources = ("texts", "file", "prefix", "suffix", "cursor")
     items = items_of(name, **{source: values[source] for source in sources}, **mode_options)
     if arguments.examples:
@@ -109,18 +111,16 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     return Request(name, bool(chosen), items, options, arguments, made_by)
 
 
-def _used_by(mode: Mode) -> tuple[str, ...]:
-    return (*mode.options, *mode.arguments)
-
-
-def _mode_options(mode: Mode, values: Mapping[str, Any]) -> dict[str, Any]:
+def _mode_options(
+    additional: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any]
+) -> dict[str, Any]:
     """Returns the values of the options that the mode adds.
 
     The module of a run's objective is imported after the command line was parsed. If that module
     registers the mode, its options have their defaults. A user who gives --module can set them.
     """
     parser = argparse.ArgumentParser(add_help=False)
-    for name, settings in mode.arguments.items():
+    for name, settings in additional.items():
         parser.add_argument(f"--{name}", **{**settings, "dest": name, "required": False})
     defaults = vars(parser.parse_args([]))
-    return {name: values.get(name, defaults[name]) for name in mode.arguments}
+    return {name: values.get(name, defaults[name]) for name in additional}

@@ -38,18 +38,18 @@ def print_answers(console: Console, trained: Trained, request: Request) -> None:
     decoding = request.options.decoding
     alone = len(items) == decoding.beams == decoding.samples == 1 and console.is_terminal
     with draft_counts(console, request.options) as options:
-        if alone and mode.writes:
+        if alone and mode.is_whole_text:
             _print_stream(console, trained, mode, items[0], options)
             return
         records = answer(trained, mode.name, items, options)
-        if mode.show_all is not None:
-            mode.show_all(console, trained, request, options, records)
+        if mode.command.show_all is not None:
+            mode.command.show_all(console, trained, request, records)
             return
         for item, record in zip(items, records):
-            if mode.show is None:
+            if mode.command.show is None:
                 _print_text(console, mode, item, record)
             else:
-                mode.show(console, item, record)
+                mode.command.show(console, item, record)
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def _print_stream(
             console.file.write(printable(new))
             console.file.flush()
 
-    if mode.echoes:
+    if mode.command.echoes:
         console.print(Text(item["text"], style="dim"), end="")
     answer(trained, mode.name, [item], dataclasses.replace(options, on_text=more))
     console.print()
@@ -89,11 +89,11 @@ def _print_text(console: Console, mode: Mode, item: dict, record: dict) -> None:
     if not {"filled", "answer"} & record.keys():
         raise ValueError(
             f"The mode {mode.name!r} answered with the fields {list(record)}, expected 'answer': "
-            "give the mode a function `show` that prints its answers."
+            "give its `ModeCommand` a function `show` that prints its answers."
         )
     first = record["filled"] if "filled" in record else record["answer"]
     others = [x if isinstance(x, str) else x["answer"] for x in record.get("others", [])]
-    before = Text(item["text"], style="dim") if mode.echoes else Text()
+    before = Text(item["text"], style="dim") if mode.command.echoes else Text()
     for number, text in enumerate([first, *others]):
         if number:
             console.print("─" * 20, style="dim")

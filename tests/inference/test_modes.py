@@ -14,7 +14,7 @@ from tests.inference.runs import write_run
 from tests.refusals import exits, refuses
 
 MODULE = """
-from pretrax.inference import Mode, register_mode
+from pretrax.inference import Mode, ModeCommand, register_mode
 from pretrax.inference.prompting.items import text_of_item
 
 
@@ -34,9 +34,9 @@ register_mode(
         read=lambda item: text_of_item(item).upper(),
         answer=counted,
         needs_training=False,
-        options=("top",),
-        arguments={"times": {"type": int, "default": 1}},
-        show=show,
+        command=ModeCommand(
+            options=("top",), arguments={"times": {"type": int, "default": 1}}, show=show
+        ),
     )
 )
 """
@@ -112,12 +112,12 @@ def test_two_modes_have_two_names():
     "kind, chosen, own",
     [
         ("", ["--mode=mine"], {"times": 1}),
-        ("is_flag=True,", [], {}),
+        ("is_flag=True", [], {}),
     ],
 )
 def test_a_mode_that_the_module_of_a_run_registers(run_dir, module, tmp_path, kind, chosen, own):
     file = tmp_path / "modes_of_mine.py"
-    file.write_text(MODULE.replace("show=show,", f"show=show, {kind}"))
+    file.write_text(MODULE.replace("show=show", f"show=show, {kind}"))
     options = predict.parse([f"--run={run_dir}", "Ada", *chosen])
     import_module(str(file))  # as the config.gin of a run does, when the run is opened
     request = request_of(open_run(str(run_dir)), options)
@@ -136,6 +136,6 @@ def test_a_mode_answers_each_item_with_a_record(run_dir, module, tmp_path, capsy
 def test_a_record_without_an_answer_needs_a_function_that_shows_it(
     run_dir, module, tmp_path, capsys
 ):
-    (tmp_path / "modes_of_mine.py").write_text(MODULE.replace("show=show,", ""))
+    (tmp_path / "modes_of_mine.py").write_text(MODULE.replace(", show=show", ""))
     with exits(capsys, "'mine'", "'tokens'", "`show`"):
         predict.main([f"--run={run_dir}", module, "--mode=mine", "Ada"])

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from ... import objectives
 from ...inference import Trained
-from ...inference.trained import MODES, Mode, mode_of, usual_mode
+from ...inference.trained import MODES, ModeCommand, mode_of, usual_mode
 from ...models import Model
 from ...objectives import Builder, TokenIds, row_groups
 from ...objectives.layouts import LAYOUTS
@@ -114,4 +114,4 @@ def _inputs(trained: Trained, mode: str) -> str:
 
 
 def _example(mode: str) -> str:
-    return MODES[mode].example if mode in MODES else Mode.example
+    return MODES[mode].command.example if mode in MODES else ModeCommand.example
