@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         builder = options.objective
         if "." not in builder:
             builder = selector_of(builder_named(builder).function)
-        settings = "".join(f" --gin.{builder}.{one}" for one in options.settings)
+        settings = "".join(f" --gin.{builder}.{setting}" for setting in options.settings)
         see = f"To see it: pretrax show --objective={options.objective}{settings}"
         print_note(console, see)
     if count:
@@ -67,8 +67,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     option = add(
         "--objective", metavar="OBJECTIVE", help="name of the objective, in place of the first word"
     )
-    for one in (words, option):
-        one.completer = lambda **_: list(CATALOG)
+    for argument in (words, option):
+        argument.completer = lambda **_: list(CATALOG)
     offer_completions(parser)
     options = parse_options(
         parser, argv, otherwise="; a setting of the objective is NAME=VALUE, without dashes"

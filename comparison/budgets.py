@@ -84,18 +84,18 @@ def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]
         if member not in programs:
             recipe = plan_of_step(plan, step).recipe
             programs[member] = jax.jit(functools.partial(_targets, recipe))
-        found = jax.device_get(programs[member](jax.random.fold_in(key, step), rows))
-        yield rows, {name: int(number) for name, number in found.items()}
+        counts = jax.device_get(programs[member](jax.random.fold_in(key, step), rows))
+        yield rows, {name: int(number) for name, number in counts.items()}
 
 
 def _targets(recipe: Recipe, key: jax.Array, rows: Sequence[Row]) -> dict[str, jax.Array]:
-    found: dict[str, jax.Array] = {}
+    counts: dict[str, jax.Array] = {}
     for batch in make_batches(recipe, key, rows):
         for name, term in recipe.objective.loss(batch).terms.items():
             if term.scale is not None:
                 weights = term.weights if term.labels is None else term.labels.weights
-                found[name] = found.get(name, jnp.int32(0)) + (weights > 0).sum()
-    return found
+                counts[name] = counts.get(name, jnp.int32(0)) + (weights > 0).sum()
+    return counts
 
 
 def tokens_of(plan: Plan, steps: int) -> int:
@@ -253,19 +253,19 @@ def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
     """Returns a budget as text, such as "400,000 text tokens", or a list of several budgets."""
     if isinstance(budget, Mapping):
         return ", ".join(map(budget_words, budget.values()))
-    one = as_partial(budget)
-    if [*one.settings] != ["number"]:
+    partial = as_partial(budget)
+    if [*partial.settings] != ["number"]:
         return call_text(budget)
-    number = one.settings["number"]
-    name = one.function.__name__.replace("_", " ").replace("flops", "FLOPs")
+    number = partial.settings["number"]
+    name = partial.function.__name__.replace("_", " ").replace("flops", "FLOPs")
     return f"{number:,} {name}" if number < 1e9 else f"{number:.4g} {name}".replace("e+", "e")
 
 
 def call_text(function: Callable) -> str:
     """Returns a function with its settings on one line, such as "text_tokens(number=400,000)"."""
-    one = as_partial(function)
+    partial = as_partial(function)
     settings = (
         f"{name}={value:,}" if type(value) in (int, float) else f"{name}={value!r}"
-        for name, value in one.settings.items()
+        for name, value in partial.settings.items()
     )
-    return f"{one.function.__name__}({', '.join(settings)})"
+    return f"{partial.function.__name__}({', '.join(settings)})"

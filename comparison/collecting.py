@@ -33,41 +33,42 @@ DIGITS = 5  # number of significant digits of a learning curve
 
 def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
     """Returns the runs of trials that are trained or have failed, and all of their figures."""
-    c = comparison
     variants = trained_variants(comparison)
     rates = {trial.variant: peak_learning_rate(trial.run.optimizer) for trial in trials}
-    tuning = None if c.tuning is None else c.tuning()
-    found: dict[str, list[str]] = {}
+    tuning = None if comparison.tuning is None else comparison.tuning()
+    solved_lines: dict[str, list[str]] = {}
     for trial in trials:
         tuned = trial.facts.tuned
-        solved = trial.facts.solved
-        found[trial.variant] = [line_of(tuning, tuned)] if tuning and tuned is not None else []
-        found[trial.variant] += [solved] if solved else []
+        lines = solved_lines[trial.variant] = []
+        if tuning is not None and tuned is not None:
+            lines.append(line_of(tuning, tuned))
+        if trial.facts.solved:
+            lines.append(trial.facts.solved)
     setup = ComparisonSetup(
-        name=Path(c.directory).name,
-        question=c.question,
-        budget=budget_words(c.budget),
-        variants={name: (*v.lines, *found.get(name, [])) for name, v in variants.items()},
-        reference=c.reference,
-        about=c.about,
-        scaling=isinstance(c.budget, Mapping),
+        name=Path(comparison.directory).name,
+        question=comparison.question,
+        budget=budget_words(comparison.budget),
+        variants={name: (*v.lines, *solved_lines.get(name, [])) for name, v in variants.items()},
+        reference=comparison.reference,
+        about=comparison.about,
+        scaling=comparison.has_budgets,
         tuned=tuning.parameter if tuning else "",
         shares=tuple(tuning.shares) if tuning else (),
         learning_rates={name: rate for name, rate in rates.items() if rate is not None},
-        looks=c.planned_looks,
-        smallest_effects=c.smallest_effects or {},
+        looks=comparison.planned_looks,
+        smallest_effects=comparison.smallest_effects or {},
     )
     states = [trial.state for trial in trials]
-    ended = [one for one in states if failure_of(one.trial.run.run_dir) or one.is_trained]
-    ended.sort(key=lambda one: list(variants).index(one.trial.variant))
-    runs = [_trained_run(one) for one in ended]
+    ended = [s for s in states if failure_of(s.trial.run.run_dir) or s.is_trained]
+    ended.sort(key=lambda state: list(variants).index(state.trial.variant))
+    runs = [_trained_run(state) for state in ended]
     measured = _measurements(ended, runs)
     return Results(
         setup,
         runs,
-        [one for one in measured if one.spent is None],
-        read_tuning_trials(c.directory),
-        tuple(one for one in measured if one.spent is not None),
+        [m for m in measured if m.spent is None],
+        read_tuning_trials(comparison.directory),
+        tuple(m for m in measured if m.spent is not None),
     )
 
 
@@ -93,7 +94,7 @@ def _measurements(states: Sequence[TrialState], runs: Sequence[TrainedRun]) -> l
       states: the states of the trials.
       runs: the runs of the trials.
     """
-    measures = [one for state, run in zip(states, runs) for one in _measured(state, run)]
+    measures = [measure for state, run in zip(states, runs) for measure in _measured(state, run)]
     units: dict[str, set[str]] = {}
     for *_, figures in measures:
         units.setdefault(figures[0].name, set()).add(figures[0].unit)
@@ -232,5 +233,5 @@ def learning_curves(
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Curve:
     bins = np.array_split(np.array(points), min(POINTS, len(points)))
-    means = [np.mean(one, axis=0) for one in bins]
+    means = [np.mean(group, axis=0) for group in bins]
     return tuple((float(round(x)), float(f"{y:.{DIGITS}g}")) for x, y in means)

@@ -96,8 +96,8 @@ class Compared:
         The keys are `variant`, `seed`, and the fields of a figure, such as `name` and `value`.
         """
         return [
-            {"variant": one.variant, "seed": one.seed, **one.figure._asdict()}
-            for one in self.results.measurements
+            {"variant": m.variant, "seed": m.seed, **m.figure._asdict()}
+            for m in self.results.measurements
         ]
 
     @functools.cached_property
@@ -203,7 +203,7 @@ def run_comparison(
             atomic_writes.sealed_text(comparison_text(comparison)),
         )
         console.print(f"[bold]{escape(comparison.question)}[/]")
-        if len(comparison.seeds) == 1 and not isinstance(comparison.budget, Mapping):
+        if len(comparison.seeds) == 1 and not comparison.has_budgets:
             print_warning(console, ONE_SEED.format(more_seeds(comparison.seeds)))
         facts = planned(console, comparison, search_paths, cores)
         print_facts(console, facts)
@@ -250,9 +250,9 @@ def run_to_the_last_look(
     begun = 0
     for look in comparison.planned_looks or (len(comparison.seeds),):
         failed += run([trial for trial in trials if trial.seed in comparison.seeds[begun:look]])
-        some = [trial for trial in trials if trial.seed in comparison.seeds[:look]]
-        if comparison.looks and not failed and ends_early(comparison, some):
-            return some, failed
+        tested = [trial for trial in trials if trial.seed in comparison.seeds[:look]]
+        if comparison.looks and not failed and ends_early(comparison, tested):
+            return tested, failed
         begun = look
     return list(trials), failed
 
@@ -266,7 +266,7 @@ def run_missing(
 ) -> list[Trial]:
     """Runs the missing parts of trials; returns the trials that failed."""
     states = [trial.state for trial in trials]
-    missing = [one.trial for one in states if not one.is_complete or one.refusals]
+    missing = [state.trial for state in states if not state.is_complete or state.refusals]
     if not missing:
         return []
     start, shares = how_to_start(machines, directory, facts, len(missing))
@@ -284,7 +284,7 @@ def how_to_start(
     if machines.jobs:
         start = starter(directory, machines.jobs)
         return start, [[0]] * (machines.workers or runs)  # the cluster's cores
-    platforms = {one.platform for one in facts.values()}
+    platforms = {planned.platform for planned in facts.values()}
     if "tpu" in platforms and (machines.workers or 1) > 1:
         raise ValueError(
             f"Got --workers={machines.workers}, expected 1, since a TPU belongs to one process: "

@@ -69,6 +69,11 @@ class Comparison:
     looks: Sequence[AtLeastTwo] = ()
 
     @property
+    def has_budgets(self) -> bool:
+        """Whether every variant is trained on several budgets, for a scaling law."""
+        return isinstance(self.budget, Mapping)
+
+    @property
     def planned_looks(self) -> tuple[int, ...]:
         """The looks, followed by the number of seeds; () if no looks were planned."""
         return (*self.looks, len(self.seeds)) if self.looks else ()
@@ -140,7 +145,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
     yield from _mistakes_of_eval_metrics(c.eval_metrics)
     yield from _mistakes_of_smallest_effects(c)
-    if c.reference is not None and isinstance(c.budget, Mapping):
+    if c.reference is not None and c.has_budgets:
         yield (
             f"reference = {c.reference!r} needs a single budget: with several budgets a scaling "
             "law is fitted, and variants are not compared in pairs. Leave the reference out"
@@ -154,7 +159,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
         yield f"base has %{macro}, which is solved for each variant: move it to the variants' lines"
     for name, lines in c.variants.items():
         macro = macro_of(lines)
-        if macro and isinstance(c.budget, Mapping):
+        if macro and c.has_budgets:
             yield (
                 f"variants[{name!r}] has %{macro}, which makes it equal to the reference, but a "
                 "comparison of several budgets has no reference: give a number"
@@ -179,7 +184,7 @@ def _mistakes_of_looks(c: Comparison) -> Iterator[str]:
             f"looks must be ascending numbers of seeds below the {len(c.seeds)} of seeds, got "
             f"{list(c.looks)}: with five seeds, looks = [3] tests after three seeds and at the end"
         )
-    if looks and isinstance(c.budget, Mapping):
+    if looks and c.has_budgets:
         yield (
             "looks need a single budget: with several budgets a law is fitted to all runs. Leave "
             "the looks out"

@@ -155,20 +155,21 @@ def check_unchanged(
 
 def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
     """Plans the variants that are not planned yet, the reference first. Returns an exit status."""
-    c = comparison
+    directory = comparison.directory
     keep_compiled()
 
     def work() -> int:
-        for variant in sorted(trained_variants(c), key=lambda variant: variant != c.reference):
-            if read_facts(c.directory, variant) is None:
+        reference = comparison.reference
+        for variant in sorted(trained_variants(comparison), key=lambda name: name != reference):
+            if read_facts(directory, variant) is None:
                 try:
-                    _check_nothing_left(c, variant)
-                    write_facts(c.directory, variant, _planned(c, variant, search_paths))
+                    _check_nothing_left(comparison, variant)
+                    write_facts(directory, variant, _planned(comparison, variant, search_paths))
                 except Exception as error:
                     raise ValueError(f"The variant {variant!r}: {failure_words(error)}") from error
         return 0
 
-    return exit_status(c.directory, work)
+    return exit_status(directory, work)
 
 
 def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> VariantFacts:

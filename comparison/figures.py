@@ -75,7 +75,7 @@ def settings_in_words(eval_metric: Callable, eval_metrics: Sequence[Callable]) -
 def _in_words(name: str, value: Any) -> str:
     """Returns a setting as text: names without the setting's name, other values as "power=4"."""
     names = [value] if isinstance(value, str) else value
-    if isinstance(names, list | tuple) and all(isinstance(one, str) for one in names):
+    if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
         return ", ".join(names)
     return f"{name}={value}"
 

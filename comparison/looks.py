@@ -59,5 +59,5 @@ def ends_early(comparison: Comparison, trials: Sequence[Trial]) -> bool:
 
     Raises ValueError if `smallest_effects` names a figure that they do not have.
     """
-    found = summary_of(results_of(comparison, trials)).differences
-    return bool(found) and not undecided(found, comparison.smallest_effects or {})
+    differences = summary_of(results_of(comparison, trials)).differences
+    return bool(differences) and not undecided(differences, comparison.smallest_effects or {})

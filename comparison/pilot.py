@@ -97,17 +97,18 @@ class Pilot(NamedTuple):
 
 def check_pilot(comparison: Comparison) -> None:
     """Raises ValueError for a comparison that a pilot cannot help to plan."""
-    c = comparison
-    if isinstance(c.budget, Mapping):
+    variants = comparison.variants
+    seeds = comparison.seeds
+    if comparison.has_budgets:
         raise ValueError(
             "--power plans tests of differences between variants, but a comparison with several "
             "budgets has no such tests, since a law is fitted to all of its runs: leave --power "
             "out."
         )
-    if len(c.variants) < 2 or len(c.seeds) < SEEDS:
+    if len(variants) < 2 or len(seeds) < SEEDS:
         raise ValueError(
-            f"--power takes {SEEDS} variants and {SEEDS} seeds or more, got {len(c.variants)} "
-            f"({', '.join(c.variants)}) with the seeds {list(c.seeds)}: a pilot consists of the "
+            f"--power takes {SEEDS} variants and {SEEDS} seeds or more, got {len(variants)} "
+            f"({', '.join(variants)}) with the seeds {list(seeds)}: a pilot consists of the "
             f"first {SEEDS} seeds of all variants."
         )
 
@@ -143,7 +144,7 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
             "is unknown: see above for what failed or could not be measured."
         )
     fall = falls(summary.trained)
-    steep = any(one.share >= STEEP for one in fall.values())
+    steep = any(variant_fall.share >= STEEP for variant_fall in fall.values())
     reasons = {c.name: leave_out(c, noises[c.name], steep) for c in summary.columns}
     tested = sum(not reasons[d.figure] for d in summary.differences)
     level = LEVEL / looks / max(tested, 1)
@@ -272,21 +273,22 @@ def falls(runs: Sequence[TrainedRun]) -> dict[str, Fall]:
     The fall is the mean over seeds, for the held-out loss that falls fastest. Without a held-out
     loss, the training loss is used. A variant whose losses have too few points is left out.
     """
-    found: dict[str, dict[str, list[Fall]]] = {}
+    run_falls: dict[str, dict[str, list[Fall]]] = {}
     for run in runs:
         for name, curve in run.curves.items():
             x, y = np.array(curve, np.float64).T
             last = x >= x[-1] / 2
             if not name.startswith(METRIC) and x[0] > 0 and last.sum() > 1:
                 slope, offset = np.polyfit(np.log2(x[last] / x[-1]), y[last], 1)
-                one = Fall(name, float(offset), float(-slope / offset))
-                found.setdefault(run.variant, {}).setdefault(name, []).append(one)
-    return {variant: _fastest(losses) for variant, losses in found.items()}
+                run_fall = Fall(name, float(offset), float(-slope / offset))
+                run_falls.setdefault(run.variant, {}).setdefault(name, []).append(run_fall)
+    return {variant: _fastest(losses) for variant, losses in run_falls.items()}
 
 
 def _fastest(losses: Mapping[str, Sequence[Fall]]) -> Fall:
-    heldout = [some for name, some in losses.items() if name != "loss"] or list(losses.values())
+    heldout = {name: falls for name, falls in losses.items() if name != "loss"} or losses
     means = [
-        Fall(some[0].curve, *np.mean([one[1:] for one in some], 0).tolist()) for some in heldout
+        Fall(name, *np.mean([fall[1:] for fall in falls], 0).tolist())
+        for name, falls in heldout.items()
     ]
     return max(means, key=lambda fall: fall.share)

@@ -19,11 +19,13 @@ def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
     named = ", ".join(map(str, pilot.seeds))
     console.print(Text(f"\nThe pilot: seed{'s' * (len(pilot.seeds) > 1)} {named}", "bold"))
     console.print(_eval_metrics(pilot, len(seeds)))
-    for one in pilot.prospects:
-        if one.leave_out:
-            console.print(Text(f"• {one.column.name}: leave it out, since {one.leave_out}."))
-    for one in pilot.prospects:
-        for control in controls_of(one.column.name):
+    for prospect in pilot.prospects:
+        if prospect.leave_out:
+            console.print(
+                Text(f"• {prospect.column.name}: leave it out, since {prospect.leave_out}.")
+            )
+    for prospect in pilot.prospects:
+        for control in controls_of(prospect.column.name):
             console.print(Text(f"• {about_control(control)}"))
     needs = _needs(pilot)
     if needs.row_count:
@@ -53,10 +55,10 @@ def about_control(control: PositiveControl) -> str:
 
 def about_seeds(pilot: Pilot) -> str:
     """Returns an explanation of the numbers of seeds, and the cost of one more seed."""
-    freedom = max(one.noise.freedom for one in pilot.prospects)
+    freedom = max(prospect.noise.freedom for prospect in pilot.prospects)
     degrees = f"{freedom} degree{'s' * (freedom > 1)} of freedom"
     differences = f"{pilot.tested} difference{'s' * (pilot.tested != 1)}"
-    leaves_out = any(one.leave_out for one in pilot.prospects)
+    leaves_out = any(prospect.leave_out for prospect in pilot.prospects)
     kept = " of the remaining eval metrics" if leaves_out else ""
     looks = f" and {pilot.looks} looks" * (pilot.looks > 1)
     return (
@@ -88,7 +90,7 @@ def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
     """Returns which changes after a pilot keep the error rate, and which do not."""
     first = max((*seeds, *pilot.seeds)) + 1
     others = ", ".join(str(first + k) for k in range(3))
-    out = any(one.leave_out for one in pilot.prospects)
+    out = any(prospect.leave_out for prospect in pilot.prospects)
     leaving = " or leaving out eval metrics" if out else ""
     return (
         f"With the planned {len(seeds)} seeds and all planned eval metrics, the probability of a "
@@ -102,38 +104,38 @@ def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
 def _eval_metrics(pilot: Pilot, seeds: int) -> Table:
     heads = ("baseline", "means", "noise of a difference", f"found by {seeds} seeds")
     table = plain_table("", *heads)
-    for one in pilot.prospects:
-        column = one.column
+    for prospect in pilot.prospects:
+        column = prospect.column
         name = f"{column.name} {ARROW[column.better]}\n{separate_unit(column)}"
         baseline = MISSING if column.baseline is None else f"{column.baseline:.{DIGITS}g}"
-        table.add_row(Text(name), baseline, _means(one), _noise(one), _found(one))
+        table.add_row(Text(name), baseline, _means(prospect), _noise(prospect), _found(prospect))
     return table
 
 
-def _means(one: Prospect) -> str:
-    means = [estimate.mean for estimate in one.column.estimates.values()]
-    places = _places(one)
+def _means(prospect: Prospect) -> str:
+    means = [estimate.mean for estimate in prospect.column.estimates.values()]
+    places = _places(prospect)
     return f"{number(min(means), places)} to {number(max(means), places)}" if means else MISSING
 
 
-def _noise(one: Prospect) -> str:
-    low, high = one.noise.interval
-    places = _places(one)
-    if not one.noise.deviation > 0:
-        return "none seen" if one.noise.freedom else MISSING
-    return (
-        f"{number(one.noise.deviation, places)} ({number(low, places)} to {number(high, places)})"
+def _noise(prospect: Prospect) -> str:
+    noise = prospect.noise
+    if not noise.deviation > 0:
+        return "none seen" if noise.freedom else MISSING
+    deviation, low, high = (
+        number(x, _places(prospect)) for x in (noise.deviation, *noise.interval)
     )
+    return f"{deviation} ({low} to {high})"
 
 
-def _found(one: Prospect) -> str:
-    known = not one.leave_out and one.noise.deviation > 0
-    return f"± {number(one.found, _places(one))}" if known else MISSING
+def _found(prospect: Prospect) -> str:
+    known = not prospect.leave_out and prospect.noise.deviation > 0
+    return f"± {number(prospect.found, _places(prospect))}" if known else MISSING
 
 
-def _places(one: Prospect) -> int | None:
+def _places(prospect: Prospect) -> int | None:
     """Returns the number of decimals with which the numbers of an eval metric are shown."""
-    half = one.noise.deviation
+    half = prospect.noise.deviation
     return decimals([Estimate(0.0, -half, half, 2)]) if half > 0 else None
 
 
@@ -141,12 +143,12 @@ def _needs(pilot: Pilot) -> Table:
     table = plain_table(
         "", "", "difference", "seeds", f"{COVERED:.0%} interval", "s more", "FLOPs more"
     )
-    for one in pilot.prospects:
-        for need in one.needs:
+    for prospect in pilot.prospects:
+        for need in prospect.needs:
             table.add_row(
-                Text(one.column.name),
+                Text(prospect.column.name),
                 Text(need.difference),
-                number(need.size, _places(one), sign=need.difference != SMALLEST),
+                number(need.size, _places(prospect), sign=need.difference != SMALLEST),
                 _seeds(need.seeds),
                 f"{_seeds(need.least)} to {_seeds(need.most)}",
                 _more(pilot, need, pilot.seconds),

@@ -73,33 +73,34 @@ def estimate(values: Iterable[float], level: float = LEVEL) -> Estimate:
     return Estimate(mean, float(low), float(high), x.size)
 
 
-def at_level(one: Estimate, level: float, wanted: float) -> Estimate:
+def at_level(estimate: Estimate, level: float, wanted: float) -> Estimate:
     """Returns an estimate whose interval has the level `wanted` instead of `level`.
 
     >>> at_level(estimate([1.0, 2.0, 3.0]), LEVEL, LEVEL / 12).half_width
     8.916...
     """
-    if not math.isfinite(one.half_width):
-        return one
+    if not math.isfinite(estimate.half_width):
+        return estimate
     from scipy import stats  # see `estimate`
 
-    freedom = one.seeds - 1
+    freedom = estimate.seeds - 1
     wider = stats.t.ppf(1 - wanted / 2, freedom) / stats.t.ppf(1 - level / 2, freedom)
-    half = one.half_width * float(wider)
-    return one._replace(low=one.mean - half, high=one.mean + half)
+    half = estimate.half_width * float(wider)
+    return estimate._replace(low=estimate.mean - half, high=estimate.mean + half)
 
 
-def deviation(one: Estimate, level: float = LEVEL) -> float:
+def deviation(estimate: Estimate, level: float = LEVEL) -> float:
     """Returns the standard deviation of the values behind an estimate; nan without an interval.
 
     >>> deviation(estimate([1.0, 2.0, 3.0]))
     1.0...
     """
-    if not math.isfinite(one.half_width):
+    if not math.isfinite(estimate.half_width):
         return math.nan
     from scipy import stats  # see `estimate`
 
-    return one.half_width * math.sqrt(one.seeds) / float(stats.t.ppf(1 - level / 2, one.seeds - 1))
+    quantile = float(stats.t.ppf(1 - level / 2, estimate.seeds - 1))
+    return estimate.half_width * math.sqrt(estimate.seeds) / quantile
 
 
 def differences(
@@ -135,7 +136,7 @@ def differences(
     ]
 
 
-def undecided(some: Sequence[Difference], smallest: Mapping[str, float]) -> list[Difference]:
+def undecided(differences: Sequence[Difference], smallest: Mapping[str, float]) -> list[Difference]:
     """Returns the differences that are not decided yet.
 
     A difference is decided if it is significant, or if its interval lies within ± the smallest
@@ -143,18 +144,20 @@ def undecided(some: Sequence[Difference], smallest: Mapping[str, float]) -> list
 
     Raises ValueError if `smallest` names a figure without differences.
     """
-    check_smallest_effects(smallest, some)
+    check_smallest_effects(smallest, differences)
 
     def is_small(d: Difference) -> bool:
         return max(-d.estimate.low, d.estimate.high) < smallest.get(d.figure, 0.0)
 
-    asked = [d for d in some if d.figure in smallest or not smallest]
+    asked = [d for d in differences if d.figure in smallest or not smallest]
     return [d for d in asked if not d.is_significant and not is_small(d)]
 
 
-def check_smallest_effects(smallest: Mapping[str, float], some: Iterable[Difference]) -> None:
+def check_smallest_effects(
+    smallest: Mapping[str, float], differences: Iterable[Difference]
+) -> None:
     """Raises ValueError if `smallest` names a figure without differences."""
-    figures = list(dict.fromkeys(d.figure for d in some))
+    figures = list(dict.fromkeys(d.figure for d in differences))
     if unknown := [name for name in smallest if name not in figures]:
         raise ValueError(
             f"comparison.Comparison.smallest_effects has {', '.join(map(repr, unknown))}, but no "

@@ -43,33 +43,32 @@ def tune(
     Raises ValueError if a tuning trial failed for another reason than divergence, and if all tuning
     trials of a variant diverged.
     """
-    c = comparison
     directory = comparison.directory
-    pending = {variant: one for variant, one in facts.items() if one.tuned is None}
-    if c.tuning is None or not pending:
+    pending = [variant for variant, planned in facts.items() if planned.tuned is None]
+    if comparison.tuning is None or not pending:
         return dict(facts)
-    tuning: Tuning = c.tuning()
-    runs = runs_with(facts, c, search_paths)
+    tuning: Tuning = comparison.tuning()
+    runs = runs_with(facts, comparison, search_paths)
     left = {variant: values_for(tuning, runs[variant]) for variant in pending}
     for number, _ in enumerate(tuning.shares):
-        several = {variant: values for variant, values in left.items() if len(values) > 1}
+        undecided = {variant: values for variant, values in left.items() if len(values) > 1}
         tuning_trials = [
             TuningTrial(variant, value, number, seed)
             for seed in tuning.seeds
-            for variant, values in several.items()
+            for variant, values in undecided.items()
             for value in values
         ]
         kept = _kept_losses(directory)
         missing = [
-            _with_trial(directory, tuning, one, runs[one.variant], facts[one.variant], trusted)
-            for one in tuning_trials
-            if one[:4] not in kept
+            _with_trial(directory, tuning, t, runs[t.variant], facts[t.variant], trusted)
+            for t in tuning_trials
+            if t[:4] not in kept
         ]
         if missing:
             run_all([trial for _, trial in missing])
             _keep(directory, missing)
             kept = _kept_losses(directory)
-        for variant, values in several.items():
+        for variant, values in undecided.items():
             means = {
                 value: fmean(kept[variant, value, number, seed] for seed in tuning.seeds)
                 for value in values

@@ -49,14 +49,14 @@ def read_comparison(
     file = comparison_file(name)
     trusted = (*trusted, "pretrax.comparison")
     reader = GinReader(Comparison, search_paths, trusted).read([file], bindings)
-    found = reader.settings()
+    settings = reader.settings()
     required = [n for n, field in FIELDS.items() if field.default is dataclasses.MISSING]
-    if missing := [n for n in required if n not in found]:
+    if missing := [n for n in required if n not in settings]:
         raise ValueError(
             f"{file} gives no {', no '.join(missing)}: bind "
             f"{listed(f'comparison.Comparison.{n}' for n in missing)} in this file."
         )
-    comparison = _with_imports(_in_gin(check(Comparison(**found))), reader.imports)
+    comparison = _with_imports(_in_gin(check(Comparison(**settings))), reader.imports)
     if Path(file).name == run_directory.COMPARISON:  # This file may come from somebody else.
         lines = itertools.chain(comparison.base, *comparison.variants.values())
         for module in set(itertools.chain.from_iterable(map(imported_modules, lines))):
@@ -148,17 +148,16 @@ def runs_of_variants(
     Raises ValueError for lines that cannot be read or that set a field that the comparison sets,
     for a variant that cannot be tuned, and for variants without common data.
     """
-    c = comparison
-    base = read_lines(c.base, search_paths)
+    base = read_lines(comparison.base, search_paths)
     if elsewhere := base.get("checkpoint_dir"):
         raise ValueError(
             f"comparison.Comparison.base sets training.Run.checkpoint_dir = {elsewhere!r}, where "
             "all runs would overwrite each other's checkpoints: leave it out. Each run has its own "
-            f"folder of checkpoints in {c.directory}."
+            f"folder of checkpoints in {comparison.directory}."
         )
-    found = {}
-    for name in trained_variants(c):
-        run = run_of_variant(c, name, search_paths, solved.get(name, ""))
+    runs = {}
+    for name in trained_variants(comparison):
+        run = run_of_variant(comparison, name, search_paths, solved.get(name, ""))
         for field in SET:
             value = getattr(run, field)
             if value != base.get(field, getattr(Run, field, None)):
@@ -167,9 +166,9 @@ def runs_of_variants(
                     "comparison sets by its directory, its budget and its seeds: leave it out, and "
                     "name files of models/ and objectives/ instead of a whole run."
                 )
-        found[name] = run
-    _check_common_data(found)
-    return found
+        runs[name] = run
+    _check_common_data(runs)
+    return runs
 
 
 def run_of_variant(

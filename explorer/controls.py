@@ -59,10 +59,10 @@ def controls(build: Callable) -> list[Control]:
     >>> [control.name for control in controls(Partial(objectives.goldfish_loss, k=8))]
     ['objectives.goldfish_loss.k', 'objectives.goldfish_loss.width']
     """
-    found: dict[str, list[Control]] = {}
+    by_name: dict[str, list[Control]] = {}
     for control in _every(as_partial(build)):
-        found.setdefault(control.name, []).append(control)
-    return [same[0] for same in found.values() if all(one == same[0] for one in same)]
+        by_name.setdefault(control.name, []).append(control)
+    return [same[0] for same in by_name.values() if all(one == same[0] for one in same)]
 
 
 def with_values(build: Callable, values: Mapping[str, Any]) -> Partial:

@@ -59,7 +59,9 @@ def drawn_views(drawing: Objectives, name: str) -> list[tuple[ShownSettings, Sho
     vocabulary = vocabulary_of(drawing, name)
     shown = variants(choice_of(name).build)
     views = [view_of(name, variant, vocabulary) for variant in shown]
-    return [(one, drawing.show(view, picture_page.text)) for one, view in zip(shown, views)]
+    return [
+        (settings, drawing.show(view, picture_page.text)) for settings, view in zip(shown, views)
+    ]
 
 
 def vocabulary_of(drawing: Objectives, name: str) -> str:

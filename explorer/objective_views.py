@@ -257,11 +257,11 @@ def _body(drawn: Drawn) -> str:
     else:
         rows = "".join(
             html.folded(
-                escape(one.title or f"Draw {number} of {len(examples)}"),
-                picture_page.example(one),
+                escape(shown.title or f"Draw {number} of {len(examples)}"),
+                picture_page.example(shown),
                 is_open=number == 1,
             )
-            for number, one in enumerate(examples, 1)
+            for number, shown in enumerate(examples, 1)
         )
     left = drawn.picture.members_left
     more = html.soft(f"{left} more members are not shown.") if left else ""

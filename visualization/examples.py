@@ -203,8 +203,10 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
         predicted = at_slots(batch[f"{predicting}_target_tokens"], weights)
         if f"{predicting}_target_bag_tokens" in batch:
             ids = batch[f"{predicting}_target_bag_tokens"]
-            each = [describe(*read(x), is_raw=True) for x in ids]
-            bags = _with_bags([*predicted.values()], each, batch[f"{predicting}_target_bag_sizes"])
+            bags_by_place = [describe(*read(x), is_raw=True) for x in ids]
+            bags = _with_bags(
+                [*predicted.values()], bags_by_place, batch[f"{predicting}_target_bag_sizes"]
+            )
             predicted = dict(zip(predicted, bags))
         further = {term: at_slots(ids[row], w[row]) for term, (ids, w) in view.further.items()}
         tracks["loss weights"] = np.bincount(

@@ -30,14 +30,14 @@ def predicted_tokens(view: ModelView) -> np.ndarray:
 
     A target may have further tokens, as those of its bag.
     """
-    found = [weighted_slots(view, "targets"), weighted_slots(view, "labels")]
-    found += [
+    predicted_slots = [weighted_slots(view, "targets"), weighted_slots(view, "labels")]
+    predicted_slots += [
         np.where(view.features["targets_weights"] > 0, read(view.features[column])[1], -1)
         for stream in streams_of(view.features)
         if stream.in_use == "targets_segments" and stream.name != "targets"
         for column in stream.columns
     ]
-    return _is_text(view) & np.any([_marked(view, slots) for slots in found], axis=0)
+    return _is_text(view) & np.any([_marked(view, slots) for slots in predicted_slots], axis=0)
 
 
 def hides(view: ModelView, row: int, requested: np.ndarray) -> bool:

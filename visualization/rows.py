@@ -113,7 +113,7 @@ def view_of(
     ids = subject.ids
     objective = subject.objective
     sizes = dict.fromkeys(tuple(map(len, row)) for row in rows)
-    lengths = joint_lengths([packed_lengths(objective, each) for each in sizes])
+    lengths = joint_lengths([packed_lengths(objective, document_sizes) for document_sizes in sizes])
     check_sentinels("The rows", lengths, len(ids.sentinels))
 
     row = _raw_rows(subject, tokens, segments, hidden)
@@ -326,9 +326,9 @@ def further_targets(
         if objective.facts.heads[labels.head] is None and not known:
             label_marks = {name: marks_of_terms[name].values}
             values = _traced(tokens, {name: labels.values}, label_marks)[name]
-            each = max(values.shape[1] // targets[predicting_stack(batch)].shape[1], 1)
-            columns = (np.array_split(x, each, axis=1) for x in (values, labels.weights))
-            names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MAX_TARGETS)]
+            per_slot = max(values.shape[1] // targets[predicting_stack(batch)].shape[1], 1)
+            columns = (np.array_split(x, per_slot, axis=1) for x in (values, labels.weights))
+            names = [name] if per_slot == 1 else [f"{name} {k + 1}" for k in range(MAX_TARGETS)]
             further |= dict(zip(names, zip(*columns)))
     return further
 
@@ -336,7 +336,7 @@ def further_targets(
 @functools.partial(jax.jit, static_argnums=0)
 def _labels(loss, batch, marks):
     def labels(batch):
-        every = {name: term.labels for name, term in loss(batch).terms.items()}
-        return {n: x for n, x in every.items() if x is not None and x.values is not None}
+        term_labels = {name: term.labels for name, term in loss(batch).terms.items()}
+        return {n: x for n, x in term_labels.items() if x is not None and x.values is not None}
 
     return follow(labels, batch, marks=[marks])

@@ -199,17 +199,17 @@ def _scan(equation, arguments: _Values, marks: _Marks) -> tuple[list, list]:
     marks = _all_marks(arguments, marks)
 
     def step(carry, x):
-        (state, state_marks), (each, each_marks) = carry, x
+        (state, state_marks), (xs, xs_marks) = carry, x
         outputs, found = _run_with_all_marks(
             settings["jaxpr"],
-            [*arguments[:first], *state, *each],
-            [*marks[:first], *state_marks, *each_marks],
+            [*arguments[:first], *state, *xs],
+            [*marks[:first], *state_marks, *xs_marks],
         )
         return (outputs[:count], found[:count]), (outputs[count:], found[count:])
 
     carry = list(arguments[first:end]), marks[first:end]
-    each = list(arguments[end:]), marks[end:]
-    ended, stacked = lax.scan(step, carry, each, settings["length"], settings["reverse"])
+    xs = list(arguments[end:]), marks[end:]
+    ended, stacked = lax.scan(step, carry, xs, settings["length"], settings["reverse"])
     return [*ended[0], *stacked[0]], [*ended[1], *stacked[1]]
 
 

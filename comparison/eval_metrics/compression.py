@@ -183,15 +183,15 @@ def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> flo
 
 def pseudo_nats(trained: Trained, rows: Sequence[np.ndarray], positions: int) -> Nats:
     """Returns the negative pseudo-log-likelihood of all tokens, estimated from drawn positions."""
-    every = [(row, k) for row, tokens in enumerate(rows) for k in range(tokens.size)]
-    count = min(positions, len(every))
-    drawn = np.random.default_rng(SEED).choice(len(every), count, replace=False)
-    hidden = [(rows[every[i][0]], [every[i][1]]) for i in drawn]
+    places = [(row, k) for row, tokens in enumerate(rows) for k in range(tokens.size)]
+    count = min(positions, len(places))
+    drawn = np.random.default_rng(SEED).choice(len(places), count, replace=False)
+    hidden = [(rows[places[i][0]], [places[i][1]]) for i in drawn]
     nats = -np.concatenate(hidden_log_probs(trained, hidden))
     # Finite population correction: the error is 0 if all positions are predicted.
-    remaining = 1 - count / len(every)
+    remaining = 1 - count / len(places)
     error = nats.std(ddof=1) * math.sqrt(remaining / count)
-    return Nats(len(every) * float(nats.mean()), len(every) * float(error))
+    return Nats(len(places) * float(nats.mean()), len(places) * float(error))
 
 
 @checked

@@ -49,11 +49,11 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
     seconds = seconds_per_step(subject.directory, step, plan.schedules)
     parameters = sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(plan.recipe.model))))
     unit = "targets per token of text"
-    each = targets if len(targets) > 1 else {}
+    parts = targets if len(targets) > 1 else {}
     return [
         Figure("cost", flops, "FLOPs per token of text", NEITHER),
         Figure("cost/targets_per_token", sum(targets.values()), unit, NEITHER),
-        *(Figure(f"cost/targets_per_token/{k}", x, unit, NEITHER) for k, x in each.items()),
+        *(Figure(f"cost/targets_per_token/{k}", x, unit, NEITHER) for k, x in parts.items()),
         Figure("cost/parameters", parameters, "parameters", NEITHER),
         Figure("cost/tokens_seen", tokens, "tokens of text", NEITHER),
         *([] if seconds is None else [Figure("cost/seconds_per_step", seconds, "s", NEITHER)]),

@@ -42,8 +42,8 @@ def variant_effects(subject: Subject) -> list[Figure]:
     task, scores = _task_and_scores(subject)
     exact = [np.array(site.log_likelihoods) for site in task.sites]
     truth_N, scores_N, unigram_N = (
-        np.concatenate([log_p_A[1:] - log_p_A[0] for log_p_A in each])  # The first was drawn.
-        for each in (exact, scores, _unigram_log_probs(task))
+        np.concatenate([log_p_A[1:] - log_p_A[0] for log_p_A in log_probs])  # The first was drawn.
+        for log_probs in (exact, scores, _unigram_log_probs(task))
     )
     kinds_N = np.repeat([site.kind for site in task.sites], [len(x_A) - 1 for x_A in exact])
     figures = [
@@ -81,7 +81,7 @@ def conserved_columns(subject: Subject) -> list[Figure]:
             "and free sites."
         )
     exact = [np.array(site.log_likelihoods) for site in task.sites]
-    found, known = (area_under_curve(task.sites, each) for each in (scores, exact))
+    found, known = (area_under_curve(task.sites, log_probs) for log_probs in (scores, exact))
     note = f"{len(task.sites)} sites; a reader who knows the synthetic task scores {known:.2f}"
     return [Figure("conserved_columns", found, "area under the ROC curve", HIGHER, 0.5, note)]
 

@@ -152,21 +152,24 @@ def measures(gaps: Sequence[Gap], texts: Sequence[str]) -> dict[str, float]:
     pairs = [(text, gap.truth) for text, gap in zip(texts, gaps)]
     return {
         "edit_similarity": statistics.fmean(edit_similarity(*pair) for pair in pairs),
-        "exact_match": statistics.fmean(_first_line(one) == _first_line(two) for one, two in pairs),
+        "exact_match": statistics.fmean(
+            _first_line(text) == _first_line(true) for text, true in pairs
+        ),
         "parses": statistics.fmean(map(_parses, gaps, texts)),
         "repetition": statistics.fmean(map(repetition, texts)),
         "distinct": distinct(texts),
     }
 
 
-def edit_similarity(one: str, two: str) -> float:
+def edit_similarity(first: str, second: str) -> float:
     """Returns difflib's ratio of two texts whose white space is replaced by single spaces.
 
     >>> edit_similarity("return  x", "return y"), edit_similarity("", "return y")
     (0.875, 0.0)
     """
-    one, two = (" ".join(text.split()) for text in (one, two))
-    return difflib.SequenceMatcher(None, one, two, autojunk=False).ratio()
+    first = " ".join(first.split())
+    second = " ".join(second.split())
+    return difflib.SequenceMatcher(None, first, second, autojunk=False).ratio()
 
 
 def _parses(gap: Gap, text: str) -> bool:

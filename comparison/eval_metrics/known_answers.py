@@ -65,8 +65,8 @@ def synthetic_classes(subject: Subject) -> ClassTask:
     task = synthetic_task_of(subject)
     parts = _parts(task.classes, "classes", "texts", "runs/proteins.gin")
     return ClassTask(
-        texts={part: [text for text, _ in some] for part, some in parts.items()},
-        labels={part: [label for _, label in some] for part, some in parts.items()},
+        texts={part: [text for text, _ in examples] for part, examples in parts.items()},
+        labels={part: [label for _, label in examples] for part, examples in parts.items()},
     )
 
 

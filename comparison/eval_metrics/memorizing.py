@@ -52,7 +52,9 @@ def memorization(
     planted = passages_of(corpus, passages, passage_tokens)
     others = other_documents(corpus, planted, planted.source_tokens)
     unseen = [
-        middle(each.tokens, passage_tokens) for each in others if each.tokens.size >= passage_tokens
+        middle(document.tokens, passage_tokens)
+        for document in others
+        if document.tokens.size >= passage_tokens
     ]
     figures = _figures("memorization", trained, planted.passages, prompt_tokens, tokens, LOWER)
     return figures + _figures(
@@ -69,7 +71,7 @@ def _planted(subject: Subject, needed: int) -> tuple[Corpus, int, int]:
         if partial.function is not planted_passages:
             continue
         known = parameters(planted_passages) or {}
-        defaults = {name: one.default for name, one in known.items()}
+        defaults = {name: parameter.default for name, parameter in known.items()}
         settings = defaults | dict(partial.settings)
         if settings["passage_tokens"] < needed:
             raise ValueError(
@@ -122,7 +124,7 @@ def repeated_tokens(written: Sequence[int], truth: Sequence[int]) -> int:
     (2, 1)
     """
     return next(
-        (i for i, (one, other) in enumerate(zip(written, truth)) if one != other),
+        (i for i, (token, true_token) in enumerate(zip(written, truth)) if token != true_token),
         min(len(written), len(truth)),
     )
 

@@ -101,16 +101,19 @@ def tag(
     else:
         subject.check_library_unseen()
         split = tagged_examples()
-    labels = {part: [kind for one in some for kind in one.kinds] for part, some in split.items()}
+    labels = {
+        part: [kind for passage in passages for kind in passage.kinds]
+        for part, passages in split.items()
+    }
     trained = subject.trained
     layers = chosen_layers(subject.trained, layers)
     texts = {
-        part: [[one.text[start:end] for start, end in one.words] for one in some]
-        for part, some in split.items()
+        part: [[passage.text[start:end] for start, end in passage.words] for passage in passages]
+        for part, passages in split.items()
     }
 
     def words(read: Callable[[list[str]], list[str]]) -> dict[str, list[str]]:
-        return {part: [*itertools.chain(*map(read, some))] for part, some in texts.items()}
+        return {part: [*itertools.chain(*map(read, passages))] for part, passages in texts.items()}
 
     examples = ClassTask(words(list), labels)
     figures = probe_figures(
@@ -154,14 +157,16 @@ def pairs(
     """
     subject.check_library_unseen()
     split = pair_examples()
-    labels = {part: [str(pair.belongs) for pair in some] for part, some in split.items()}
+    labels = {
+        part: [str(pair.belongs) for pair in part_pairs] for part, part_pairs in split.items()
+    }
     trained = subject.trained
     layers = chosen_layers(subject.trained, layers)
 
     def features(read: Callable[[Sequence[str]], dict[Any, np.ndarray]]) -> Callable:
         side_features = {
-            part: [read(texts) for texts in zip(*(pair[:2] for pair in some))]
-            for part, some in split.items()
+            part: [read(texts) for texts in zip(*(pair[:2] for pair in part_pairs))]
+            for part, part_pairs in split.items()
         }
         compared: dict[str, dict[Any, np.ndarray]] = {part: {} for part in split}
         for name in side_features["train"][0]:
@@ -217,14 +222,14 @@ def retrieve(
         """Returns the mean reciprocal ranks of the training and of the held-out examples."""
         sides = _standardized(
             {
-                part: [features_NxE[[at[text] for text in texts]] for texts in zip(*some)]
-                for part, some in {"train": known, "validation": queries}.items()
+                part: [features_NxE[[at[text] for text in texts]] for texts in zip(*examples)]
+                for part, examples in {"train": known, "validation": queries}.items()
             }
         )
         chosen = (side[:candidates] for side in sides["train"])
         return [reciprocal_rank(*chosen), reciprocal_rank(*sides["validation"])]
 
-    texts = [text for some in (known, queries) for pair in some for text in pair]
+    texts = [text for examples in (known, queries) for pair in examples for text in pair]
     at = {text: i for i, text in enumerate(texts)}
     features = text_features(trained, texts, layers, pooling)
     layer_ranks = {layer: ranked(features_NxE) for layer, features_NxE in features.items()}
@@ -270,6 +275,6 @@ def _standardized(sides: Mapping[str, list[np.ndarray]]) -> dict[str, list[np.nd
     """Returns both sides of the pairs by split, each standardized by the same side in "train"."""
     scales = [standardization(features_NxE) for features_NxE in sides["train"]]
     return {
-        part: [(x_NxE - mean) / scale for x_NxE, (mean, scale) in zip(some, scales)]
-        for part, some in sides.items()
+        part: [(x_NxE - mean) / scale for x_NxE, (mean, scale) in zip(part_sides, scales)]
+        for part, part_sides in sides.items()
     }

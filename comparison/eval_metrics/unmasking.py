@@ -110,5 +110,5 @@ def _filling_mode(trained: Trained) -> FillingMode:
 def _written(
     trained: Trained, masked: Sequence[Masked], mode: FillingMode, order: LikeliestOrder, steps: int
 ) -> np.ndarray:
-    found = write_masks(trained, masked, mode=mode, order=order, steps=steps)
-    return np.concatenate([np.array(one, np.int32) for one in found])
+    tokens_of_rows = write_masks(trained, masked, mode=mode, order=order, steps=steps)
+    return np.concatenate([np.array(row_tokens, np.int32) for row_tokens in tokens_of_rows])

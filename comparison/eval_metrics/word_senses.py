@@ -48,7 +48,7 @@ class Placed(NamedTuple):
     meaning: int
     tokens: list[int]  # tokens of the word, with `context` tokens before and after it
     end: int  # the index of the word's last token
-    own: tuple[int, ...]  # the word's tokens
+    word_tokens: tuple[int, ...]
 
 
 @checked
@@ -86,7 +86,7 @@ def word_in_context(
     trained = subject.trained
     layers = chosen_layers(trained, layers)
     candidates = frequent_uses(library_uses(), uses)
-    placed = (placed_uses(trained, some, uses, context) for some in candidates)
+    placed = (placed_uses(trained, of_word, uses, context) for of_word in candidates)
     word_uses = list(itertools.islice(filter(None, placed), words))
     if not word_uses:
         raise ValueError(
@@ -94,12 +94,12 @@ def word_in_context(
             "either side: lower uses or context."
         )
     halves = [
-        [use for some in word_uses for i, use in enumerate(some) if i // 2 % 2 == half]
+        [use for of_word in word_uses for i, use in enumerate(of_word) if i // 2 % 2 == half]
         for half in (0, 1)
     ]
-    chosen, measured = (separations(trained, some, layers) for some in halves)
+    chosen, measured = (separations(trained, half, layers) for half in halves)
     best = max(layers, key=lambda layer: chosen[layer])
-    most = ", ".join(some[0].word for some in word_uses[:4])
+    most = ", ".join(of_word[0].word for of_word in word_uses[:4])
     note = f"layer {best}, over uses of {len(word_uses)} words: {most}, …"
 
     def figure(name: str, key, better=NEITHER, note: str = "") -> Figure:
@@ -173,14 +173,14 @@ def placed_uses(
     """
     placed: list[list[Placed]] = []
     for meaning in (PROSE, CODE):
-        some = [use for use in of_word if use.meaning == meaning][: TRIED * uses]
-        placed.append(list(filter(None, (_placed(trained, use, context) for use in some))))
-    spellings = collections.Counter(one.own for side in placed for one in side)
-    usual = max(spellings, key=lambda own: spellings[own], default=())
-    sides = [[one for one in side if one.own == usual][:uses] for side in placed]
+        tried = [use for use in of_word if use.meaning == meaning][: TRIED * uses]
+        placed.append(list(filter(None, (_placed(trained, use, context) for use in tried))))
+    spellings = collections.Counter(use.word_tokens for side in placed for use in side)
+    usual = max(spellings, key=lambda tokens: spellings[tokens], default=())
+    sides = [[use for use in side if use.word_tokens == usual][:uses] for side in placed]
     if min(map(len, sides)) < uses:
         return []
-    return [one for pair in zip(*sides) for one in pair]
+    return [use for pair in zip(*sides) for use in pair]
 
 
 def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
@@ -211,13 +211,15 @@ def separations(
     words = [use.word for use in uses]
     meanings = [use.meaning for use in uses]
     names: list[int | str] = [*layers, NEIGHBORS]
-    return {name: separation(words, meanings, each) for name, each in zip(names, states)}
+    return {
+        name: separation(words, meanings, states_NxE) for name, states_NxE in zip(names, states)
+    }
 
 
 def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
     """Yields the index of a use, its states and its neighbors' mean embedding, f32[N + 1, E]."""
-    every = [*layers, 0]
-    for i, found in token_states(trained, [use.tokens for use in uses], layers=every):
+    read_layers = [*layers, 0]
+    for i, found in token_states(trained, [use.tokens for use in uses], layers=read_layers):
         slot = found.text.start + uses[i].end
         both_ways = trained.model.layout != "decoder" or text_row(trained, uses[i].tokens).prefix
         read = np.arange(found.text.start, found.text.stop if both_ways else slot + 1)

@@ -85,7 +85,8 @@ def finetune_to_write(
     pairs = TEXTS_AND_ANSWERS[task](subject)
     trained = _answering(subject.trained)
     answered = {
-        split: [answered_prompt(trained, *pair) for pair in some] for split, some in pairs.items()
+        split: [answered_prompt(trained, *pair) for pair in split_pairs]
+        for split, split_pairs in pairs.items()
     }
     texts = [text_prompt(trained, "respond", text) for text, _ in pairs["validation"]]
     check_prompts(trained, texts, _longest(answered))  # Reject long texts before the training.
@@ -113,22 +114,22 @@ def finetune_to_write(
 def _python_docstrings(subject: Subject) -> dict[str, list[TextAndAnswer]]:
     subject.check_library_unseen()
     return {
-        split: [(pair.code, pair.docstring) for pair in some]
-        for split, some in definition_examples().items()
+        split: [(pair.code, pair.docstring) for pair in definitions]
+        for split, definitions in definition_examples().items()
     }
 
 
 def _python_questions(subject: Subject) -> dict[str, list[TextAndAnswer]]:
     subject.check_library_unseen()
     return {
-        split: [(question.text, question.value) for question in some]
-        for split, some in question_examples().items()
+        split: [(question.text, question.value) for question in questions]
+        for split, questions in question_examples().items()
     }
 
 
 def _translation(subject: Subject) -> dict[str, list[TextAndAnswer]]:
-    every = iter(translations(sum(SENTENCES.values())))
-    return {split: [next(every) for _ in range(count)] for split, count in SENTENCES.items()}
+    sentences = iter(translations(sum(SENTENCES.values())))
+    return {split: [next(sentences) for _ in range(count)] for split, count in SENTENCES.items()}
 
 
 TEXTS_AND_ANSWERS = {
@@ -218,7 +219,7 @@ def _figures(
     nats = _nats(writer, answered["validation"])
     baseline = _nats_by_frequency(answered, writer.ids)
     # Bits per byte for each nat of all answers.
-    bits = 1 / math.log(2) / sum(len(one.encode()) for one in answers)
+    bits = 1 / math.log(2) / sum(len(text.encode()) for text in answers)
     return [
         Figure(name, 1 - nats / baseline, NATS_SAVED, HIGHER, 0.0),
         Figure(f"{name}/bits_per_byte", nats * bits, "bits per byte", LOWER, baseline * bits),
@@ -253,7 +254,7 @@ def _longest(answered: dict[str, list[Answered]]) -> int:
 
 def _nats(writer: Trained, answered: Sequence[Answered]) -> float:
     """Returns the nats of all answers."""
-    return -math.fsum(x for one in answer_log_probs(writer, answered) for x in one)
+    return -math.fsum(x for log_probs in answer_log_probs(writer, answered) for x in log_probs)
 
 
 def _nats_by_frequency(answered: dict[str, list[Answered]], ids) -> float:
@@ -277,6 +278,8 @@ def _usual_pair(answers: Sequence[str]) -> str:
     >>> _usual_pair(["Return the name.", "Return the size."])
     'Return the'
     """
-    words = [one.split() for one in answers]
-    counts = collections.Counter(pair for one in words for pair in zip(one, one[1:]))
+    words = [answer_words.split() for answer_words in answers]
+    counts = collections.Counter(
+        pair for answer_words in words for pair in zip(answer_words, answer_words[1:])
+    )
     return " ".join(counts.most_common(1)[0][0])

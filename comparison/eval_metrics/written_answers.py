@@ -86,11 +86,11 @@ def _written(
     trained: Trained, questions: Sequence[SyntheticQuestion], orders: Sequence[LikeliestOrder]
 ) -> dict[str, list[str]]:
     """Returns the texts that the model writes by order of masks. The order is "" without masks."""
-    most = max(len(trained.encode(answer)) for one in questions for answer in one.answers)
-    blanks = [one.text for one in questions if BLANK.search(one.text)]
+    most = max(len(trained.encode(answer)) for question in questions for answer in question.answers)
+    blanks = [question.text for question in questions if BLANK.search(question.text)]
     if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:
         # Two more tokens than the longest answer: a sentinel before it, and the end after it.
-        sides = [text_around(one) for one in questions]
+        sides = [text_around(question) for question in questions]
         return {"": infilled(trained, sides, Decoding(max_new=most + 2))}
     mode = continuing_mode(trained)
     if mode == "unmask":
@@ -103,7 +103,7 @@ def _written(
             "texts, expected one that fills in text, or answers at the end: measure it by "
             "synthetic_questions."
         )
-    texts = [one.text for one in questions]
+    texts = [question.text for question in questions]
     return {"": continued(trained, texts, Decoding(max_new=most))}
 
 
@@ -113,10 +113,11 @@ def _in_masks(
     form = prompt_form(trained, mode)
     mask = trained.ids.special("mask")
     rows = []
-    for one in questions:
-        tokens, hidden = answered_tokens(trained, one, one.answers[0])
+    for question in questions:
+        tokens, hidden = answered_tokens(trained, question, question.answers[0])
         for slot in hidden:
             tokens[slot] = mask
         slots = [len(form.before) + slot for slot in hidden]
         rows.append(Masked([*form.before, *tokens, *form.after], slots))
-    return [trained.decode(one) for one in write_masks(trained, rows, mode=mode, order=order)]
+    written = write_masks(trained, rows, mode=mode, order=order)
+    return [trained.decode(tokens) for tokens in written]

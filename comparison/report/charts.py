@@ -65,7 +65,7 @@ def curve_files(summary: Summary) -> dict[str, str]:
 
 
 def _files(charts: Iterable[Chart]) -> dict[str, str]:
-    return {re.sub(r"\W+", "_", one.name).strip("_") + ".svg": _file(one) for one in charts}
+    return {re.sub(r"\W+", "_", chart.name).strip("_") + ".svg": _file(chart) for chart in charts}
 
 
 def _file(chart: Chart) -> str:
@@ -179,14 +179,14 @@ def draw_curves(
     from matplotlib.ticker import EngFormatter
 
     tops = []
-    for variant, some in curves.items():
+    for variant, seed_curves in curves.items():
         # Seeds start and end at nearly the same text. The mean covers the range that all have.
-        first = max(c[0][0] for c in some)
-        last = min(c[-1][0] for c in some)
+        first = max(c[0][0] for c in seed_curves)
+        last = min(c[-1][0] for c in seed_curves)
         x = np.linspace(first, last, GRID)
-        y = np.stack([np.interp(x, *np.array(curve).T) for curve in some])
+        y = np.stack([np.interp(x, *np.array(curve).T) for curve in seed_curves])
         axes.plot(x, y.mean(0), label=_in_legend(variant), **_line(colors[variant]))
-        if len(some) > 1:
+        if len(seed_curves) > 1:
             color = _color(colors[variant])
             axes.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.2, linewidth=0)
         tops.append(y[:, x > BEGINNING * last].max())

@@ -49,7 +49,9 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
     }
     body = (
         card(_html(" ".join(map(escaped, wording.in_short(summary)))))
-        + "".join(_section(one, charts.get(one.title, "")) for one in sections(summary, links))
+        + "".join(
+            _section(section, charts.get(section.title, "")) for section in sections(summary, links)
+        )
         + _learning_curves(summary)
         + _section(runs_section(summary, links))
     )
@@ -61,7 +63,9 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
 def _section(section: Section, charts: str = "") -> str:
     if section.is_folded:
         return folded(escape(section.title), _html(section.text) + charts + _html(section.rest))
-    text, rest = (card(_html(one)) if one else "" for one in (section.text, section.rest))
+    text, rest = (
+        card(_html(markdown)) if markdown else "" for markdown in (section.text, section.rest)
+    )
     return f"<h2>{escape(section.title)}</h2>\n{text}{charts}{rest}"
 
 

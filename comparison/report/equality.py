@@ -38,11 +38,11 @@ def costs(summary: Summary) -> Costs:
     }
     return {
         variant: {
-            name: statistics.median(getattr(run, field) for run in some)
+            name: statistics.median(getattr(run, field) for run in variant_runs)
             for name, field in COSTS.items()
         }
-        for variant, some in runs.items()
-        if some
+        for variant, variant_runs in runs.items()
+        if variant_runs
     }
 
 
@@ -108,18 +108,18 @@ def unequal(summary: Summary) -> str:
 def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
     """Prints what each variant will cost, and how much the costs differ for a single budget."""
     variant_costs = {
-        v: {name: getattr(one, COSTS[name]) for name in PLANNED} for v, one in facts.items()
+        v: {name: getattr(planned, COSTS[name]) for name in PLANNED} for v, planned in facts.items()
     }
     table = plain_table("variant", *PLANNED)
     for variant, cost in variant_costs.items():
         row = (f"{x:,}" if type(x) is int else f"{x:.3g}" for x in cost.values())
         table.add_row(escape(variant), *row)
     console.print(table)
-    for variant, one in facts.items():
-        if one.solved:
-            words = matched_words(variant, one.solved, one.equal_to, variant_costs)
+    for variant, planned in facts.items():
+        if planned.solved:
+            words = matched_words(variant, planned.solved, planned.equal_to, variant_costs)
             console.print(words, markup=False)
-    if len({one.budget for one in facts.values()}) > 1:
+    if len({planned.budget for planned in facts.values()}) > 1:
         return  # Variants with several budgets are meant to differ.
     words = ", ".join(
         f"{name} by {share:.1%}" for name, share in spreads(variant_costs).items() if share > 0

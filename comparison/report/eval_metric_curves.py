@@ -36,21 +36,25 @@ def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curv
       columns: the values at the end, by figure.
     """
     ends = {(run.variant, run.seed): run.spent for run in results.runs}
-    found: dict[tuple[str, str], dict[int, dict[int, tuple[Spent, float]]]] = {}
-    for one in results.earlier:
-        if one.spent is not None and math.isfinite(one.figure.value):
-            by_step = found.setdefault((one.figure.name, one.variant), {})
-            by_step.setdefault(one.spent.step, {})[one.seed] = one.spent, one.figure.value
+    earlier: dict[tuple[str, str], dict[int, dict[int, tuple[Spent, float]]]] = {}
+    for m in results.earlier:
+        if m.spent is not None and math.isfinite(m.figure.value):
+            by_step = earlier.setdefault((m.figure.name, m.variant), {})
+            by_step.setdefault(m.spent.step, {})[m.seed] = m.spent, m.figure.value
     curves: dict[str, Curves] = {}
     for name, values in columns.items():
         variant_curves = {}
         for variant, seeds in values.items():
-            by_step = found.get((name, variant), {})
-            some = [by_step[step] for step in sorted(by_step) if by_step[step].keys() >= {*seeds}]
-            if seeds and some:
-                some.append({seed: (ends[variant, seed], value) for seed, value in seeds.items()})
+            by_step = earlier.get((name, variant), {})
+            checkpoints = [
+                by_step[step] for step in sorted(by_step) if by_step[step].keys() >= {*seeds}
+            ]
+            if seeds and checkpoints:
+                checkpoints.append(
+                    {seed: (ends[variant, seed], value) for seed, value in seeds.items()}
+                )
                 variant_curves[variant] = [
-                    _checkpoint([figures[seed] for seed in seeds]) for figures in some
+                    _checkpoint([figures[seed] for seed in seeds]) for figures in checkpoints
                 ]
         if variant_curves:
             curves[name] = variant_curves

@@ -36,15 +36,15 @@ class Reference(NamedTuple):
 
 def references(summary: Summary, column: Column) -> list[Reference]:
     """Returns the references of a figure, from the weakest to the strongest."""
-    found = []
+    levels = []
     if column.baseline is not None:
-        found.append(Reference("the baseline", column.baseline))
+        levels.append(Reference("the baseline", column.baseline))
     for part, words in REFERENCES.items():
         reference = _part(summary, column, part)
         if reference is not None and reference.estimates:
-            level = fmean(one.mean for one in reference.estimates.values())
-            found.append(Reference(words, level))
-    return found
+            level = fmean(estimate.mean for estimate in reference.estimates.values())
+            levels.append(Reference(words, level))
+    return levels
 
 
 def is_shown_better(column: Column, variant: str, level: float) -> bool:
@@ -53,10 +53,10 @@ def is_shown_better(column: Column, variant: str, level: float) -> bool:
     A figure that is the same for every seed has no interval, so its value is compared. A single
     seed shows nothing.
     """
-    one = column.estimates[variant]
-    ends = (one.low, one.high)
-    if one.seeds > 1 and math.isnan(one.low):  # the seeds have no spread
-        ends = (one.mean, one.mean)
+    estimate = column.estimates[variant]
+    ends = (estimate.low, estimate.high)
+    if estimate.seeds > 1 and math.isnan(estimate.low):  # the seeds have no spread
+        ends = (estimate.mean, estimate.mean)
     return ends[0] > level if column.better == HIGHER else ends[1] < level
 
 
@@ -85,7 +85,7 @@ def why_no_difference_is_not_informative(
     figure distinguishes this pair.
     """
     reasons = [why_not_informative(summary, difference)]
-    passed = any(one.passed for one in controls if one.figure == difference.figure)
+    passed = any(control.passed for control in controls if control.figure == difference.figure)
     if not (difference.is_significant or passed or _has_control(summary, difference)):
         reasons.append(NO_CONTROL)
     return "; ".join(filter(None, reasons))
@@ -93,8 +93,8 @@ def why_no_difference_is_not_informative(
 
 def why_column_is_not_informative(summary: Summary, column: Column) -> str:
     """Returns why no difference at a figure is informative; "" if at least one is."""
-    some = [d for d in summary.differences if d.figure == column.name]
-    if any(not why_not_informative(summary, d) for d in some):
+    column_differences = [d for d in summary.differences if d.figure == column.name]
+    if any(not why_not_informative(summary, d) for d in column_differences):
         return ""
     variants = list(column.estimates)
     below = _below_a_reference(summary, column, variants, nobody="no variant is")
@@ -115,8 +115,8 @@ def _below_a_reference(
         below = [v for v in variants if not is_shown_better(column, v, reference.level)]
         if len(below) > allowed:
             verb = "is" if len(below) == 1 else "are"
-            some = f"{', '.join(below)} {verb} not"
-            who = nobody if len(below) == len(variants) else some
+            named = f"{', '.join(below)} {verb} not"
+            who = nobody if len(below) == len(variants) else named
             return f"{who} shown to be better than {reference.words} ({reference.level:.3g})"
     return ""
 
@@ -161,4 +161,4 @@ def _has_control(summary: Summary, difference: Difference) -> bool:
 
 
 def _part(summary: Summary, column: Column, part: str) -> Column | None:
-    return next((one for one in summary.parts if one.name == column.name + part), None)
+    return next((figure for figure in summary.parts if figure.name == column.name + part), None)

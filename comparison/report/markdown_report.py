@@ -53,9 +53,9 @@ def markdown(
         above,
         escaped(" ".join((wording.setting(summary), *wording.tuning(summary)))),
         *(
-            _section(one, images.get(one.title, ""))
-            for one in sections(summary)
-            if not above or one.title != READING
+            _section(section, images.get(section.title, ""))
+            for section in sections(summary)
+            if not above or section.title != READING
         ),
     )
     return printable(text).rstrip() + "\n"
@@ -74,24 +74,24 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
     """Returns the sections below the findings, without those that would be empty."""
     heads = [f"{c.name} ({wording.about_column(c)})" for c in summary.columns]
     means = _table(tables.eval_metrics(summary, heads)) if summary.columns else ""
-    every = [Section(EVAL_METRICS, means)]
+    all_sections = [Section(EVAL_METRICS, means)]
     if summary.differences:
         tested = _table(tables.differences_table(summary.differences))
         can_be_tested = any(math.isfinite(d.p) for d in summary.differences)
         is_folded = len(summary.differences) > MANY or not can_be_tested
-        every.append(Section("Differences", tested, is_folded=is_folded))
+        all_sections.append(Section("Differences", tested, is_folded=is_folded))
     for law in summary.laws:
         if law.fit is not None:
             fitted = _table(tables.law_table(law))
-            every.append(Section(f"Scaling law of {law.figure}", "", fitted))
-    every.append(Section("Limits", prose(wording.limits(summary))))
+            all_sections.append(Section(f"Scaling law of {law.figure}", "", fitted))
+    all_sections.append(Section("Limits", prose(wording.limits(summary))))
     failed = "\n".join(
         f"- {_linked(f'{run.variant}, seed {run.seed}', links.get((run.variant, run.seed)))}: "
         f"{escaped(wording.last_line(run.error))}"
         for run in summary.failed
     )
-    every.append(Section("Failed runs", failed))
-    every.append(
+    all_sections.append(Section("Failed runs", failed))
+    all_sections.append(
         _folded(
             "Notes and missing figures",
             items(
@@ -105,7 +105,7 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
     )
     if summary.curves:
         best = items(wording.best_at_equal(summary))
-        every.append(
+        all_sections.append(
             _folded(wording.CURVES_TITLE, best, _table(tables.eval_metric_curves(summary)))
         )
     changes = [
@@ -113,15 +113,17 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
         for variant, lines in summary.setup.variants.items()
     ]
     took = _joined(escaped(equality.equal(summary)), _table(tables.cost_table(summary)))
-    every.append(_folded("Costs", took, "\n".join(changes)))
+    all_sections.append(_folded("Costs", took, "\n".join(changes)))
     if summary.tuned:
-        every.append(_folded(wording.TRIALS_TITLE, _table(tables.tuning_trials(summary))))
+        all_sections.append(_folded(wording.TRIALS_TITLE, _table(tables.tuning_trials(summary))))
     if summary.parts:
         plain = tables.parts(summary)._replace(strong=())
-        every.append(_folded(wording.PARTS_TITLE, _table(plain)))
+        all_sections.append(_folded(wording.PARTS_TITLE, _table(plain)))
     explained = wording.explanations(summary).items()
-    every.append(_folded(READING, "\n\n".join(f"**{title}.** {text}" for title, text in explained)))
-    return [one for one in every if one.text or one.rest]
+    all_sections.append(
+        _folded(READING, "\n\n".join(f"**{title}.** {text}" for title, text in explained))
+    )
+    return [section for section in all_sections if section.text or section.rest]
 
 
 def _folded(title: str, text: str, rest: str = "") -> Section:

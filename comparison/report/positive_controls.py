@@ -45,8 +45,8 @@ def controls_of(figure: str, directory: Path = KEPT) -> list[PositiveControl]:
     """
     if results.read_setup(directory) is None:
         return []
-    every = controls_in(summary_of(results.read(directory)))
-    return [one for one in every if _function(one.figure) == _function(figure)]
+    controls = controls_in(summary_of(results.read(directory)))
+    return [control for control in controls if _function(control.figure) == _function(figure)]
 
 
 def controls_in(known: Summary) -> Iterator[PositiveControl]:

@@ -35,7 +35,7 @@ class Column(NamedTuple):
         """
         if self.better == NEITHER or len(self.estimates) < 2:
             return None
-        best = best_of({v: one.mean for v, one in self.estimates.items()}, self.better)
+        best = best_of({v: estimate.mean for v, estimate in self.estimates.items()}, self.better)
         return best[0] if len(best) == 1 else None
 
 
@@ -108,9 +108,9 @@ def summary_of(results: Results) -> Summary:
             f"Got the reference {setup.reference}, expected one of {', '.join(setup.variants)}."
         )
     by_name: dict[str, list[Measurement]] = {}
-    for one in results.measurements:
-        by_name.setdefault(one.figure.name, []).append(one)
-    all_columns = [_column(setup, name, some) for name, some in by_name.items()]
+    for measurement in results.measurements:
+        by_name.setdefault(measurement.figure.name, []).append(measurement)
+    all_columns = [_column(setup, name, measurements) for name, measurements in by_name.items()]
     heads = [column for column in all_columns if not is_part(column.name)]
     columns = [column for column in heads if column.better != NEITHER]
     values = {column.name: column.values for column in columns}
@@ -130,9 +130,9 @@ def summary_of(results: Results) -> Summary:
 
 def _tuned(results: Results) -> dict[str, TunedVariant]:
     losses: dict[str, dict[float, dict[int, list[float]]]] = {}
-    for one in results.tuning_trials:
-        rounds = losses.setdefault(one.variant, {}).setdefault(one.value, {})
-        rounds.setdefault(one.round, []).append(one.loss)
+    for trial in results.tuning_trials:
+        rounds = losses.setdefault(trial.variant, {}).setdefault(trial.value, {})
+        rounds.setdefault(trial.round, []).append(trial.loss)
     return {
         variant: TunedVariant(
             {
@@ -162,24 +162,24 @@ def is_part(name: str) -> bool:
     return "/" in _SETTINGS.sub("", name)
 
 
-def _column(setup: ComparisonSetup, name: str, some: Sequence[Measurement]) -> Column:
-    kinds = {(one.figure.unit, one.figure.better) for one in some}
+def _column(setup: ComparisonSetup, name: str, measurements: Sequence[Measurement]) -> Column:
+    kinds = {(m.figure.unit, m.figure.better) for m in measurements}
     if len(kinds) > 1:
         words = " and ".join(f"{unit} ({better} is better)" for unit, better in sorted(kinds))
         raise ValueError(f"Got the figure {name} in {words}: expected one unit for all runs.")
     ((unit, better),) = kinds
-    baselines = [one.figure.baseline for one in some if one.figure.baseline is not None]
+    baselines = [m.figure.baseline for m in measurements if m.figure.baseline is not None]
     values: dict[str, dict[int, float]] = {variant: {} for variant in setup.variants}
-    for one in some:
-        if math.isfinite(one.figure.value):
-            values[one.variant][one.seed] = one.figure.value
+    for m in measurements:
+        if math.isfinite(m.figure.value):
+            values[m.variant][m.seed] = m.figure.value
     notes: dict[str, list[str]] = {}
     unknown: dict[str, str] = {}
-    for one in some:
-        if not values[one.variant]:
-            unknown[one.variant] = one.figure.note
-        elif one.figure.note and one.variant not in notes.setdefault(one.figure.note, []):
-            notes[one.figure.note].append(one.variant)
+    for m in measurements:
+        if not values[m.variant]:
+            unknown[m.variant] = m.figure.note
+        elif m.figure.note and m.variant not in notes.setdefault(m.figure.note, []):
+            notes[m.figure.note].append(m.variant)
     return Column(
         name,
         unit,

@@ -81,10 +81,10 @@ def parts(summary: Summary) -> Table:
     return Table(["", *variants], rows, strong)
 
 
-def differences_table(some: Sequence[Difference]) -> Table:
-    rows = [[d.figure, *difference_words(d)] for d in some]
+def differences_table(differences: Sequence[Difference]) -> Table:
+    rows = [[d.figure, *difference_words(d)] for d in differences]
     heads = ["eval metric", "variants", "difference", "95% interval", "p, corrected", ""]
-    strong = {(row, 5) for row, d in enumerate(some) if d.is_significant}
+    strong = {(row, 5) for row, d in enumerate(differences) if d.is_significant}
     return Table([*heads, "seeds needed"], rows, strong)
 
 

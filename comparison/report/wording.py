@@ -71,9 +71,11 @@ def mean_words(column: Column, variant: str) -> str:
     if variant not in column.estimates:
         return MISSING
     places = decimals(column.estimates.values())
-    one = column.estimates[variant]
-    mean = number(one.mean, places)
-    return f"{mean} ± {number(one.half_width, places)}" if math.isfinite(one.half_width) else mean
+    estimate = column.estimates[variant]
+    mean = number(estimate.mean, places)
+    if not math.isfinite(estimate.half_width):
+        return mean
+    return f"{mean} ± {number(estimate.half_width, places)}"
 
 
 def about_column(column: Column) -> str:
@@ -100,16 +102,16 @@ class DifferenceWords(NamedTuple):
 
 def difference_words(difference: Difference) -> DifferenceWords:
     d = difference
-    one = difference.estimate
-    places = decimals([one])
-    low, high = (number(x, places, sign=True) for x in (one.low, one.high))
+    estimate = difference.estimate
+    places = decimals([estimate])
+    low, high = (number(x, places, sign=True) for x in (estimate.low, estimate.high))
     tested = math.isfinite(d.p)
-    why = "one seed" if one.seeds == 1 else "the same for every seed"
+    why = "one seed" if estimate.seeds == 1 else "the same for every seed"
     unknown = f"over {MAX_SEEDS}" if tested else MISSING
     return DifferenceWords(
         variants=f"{d.variant} {MINUS} {d.other}",
-        size=number(one.mean, places, sign=True),
-        interval=f"{low} to {high}" if math.isfinite(one.low) else "no interval",
+        size=number(estimate.mean, places, sign=True),
+        interval=f"{low} to {high}" if math.isfinite(estimate.low) else "no interval",
         p=p_value_text(d.corrected),
         verdict="significant" if d.is_significant else "not significant" if tested else why,
         needed=unknown if d.needed is None else str(d.needed),
@@ -125,10 +127,10 @@ def setting(summary: Summary) -> str:
     counts = [sum(run.variant == v for run in summary.trained) for v in setup.variants]
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     variants = f"{len(counts)} variant{'s' * (len(counts) != 1)}"
-    each = f"{variants} with {seeds} seed{'s' * (seeds != '1')} each"
+    trained = f"{variants} with {seeds} seed{'s' * (seeds != '1')} each"
     relation = "on" if setup.scaling else "equal in"
     against = f"; compared with {setup.reference}" if setup.reference else ""
-    return f"{setup.name}: {each}, {relation} {setup.budget}{against}."
+    return f"{setup.name}: {trained}, {relation} {setup.budget}{against}."
 
 
 def tuning(summary: Summary) -> list[str]:
@@ -137,15 +139,17 @@ def tuning(summary: Summary) -> list[str]:
     rates = summary.setup.learning_rates
     if setup.tuned:
         shares = listed(map(percent, setup.shares))
-        chosen = (f"{variant} {one.chosen:g}" for variant, one in summary.tuned.items())
+        chosen = (f"{variant} {tuned.chosen:g}" for variant, tuned in summary.tuned.items())
         lines = [
             f"Tuned for each variant: {setup.tuned}, by tuning trials of {shares} of its steps. "
             f"Chosen: {', '.join(chosen)}."
         ]
-        for variant, one in summary.tuned.items():
-            if one.end:
-                which = f"the best of {len(one.losses)} values is the {one.end}, {one.chosen:g}"
-                lines.append(f"{variant}: {which}, so try {_BEYOND[one.end]} values.")
+        for variant, tuned in summary.tuned.items():
+            if tuned.end:
+                lines.append(
+                    f"{variant}: the best of {len(tuned.losses)} values is the {tuned.end}, "
+                    f"{tuned.chosen:g}, so try {_BEYOND[tuned.end]} values."
+                )
         return lines
     if set(rates) != set(setup.variants):
         return ["Not tuned: learning rates come from the base run and the variants' own lines."]
@@ -177,11 +181,11 @@ def in_short(summary: Summary) -> list[str]:
 
 
 def _clearest(summary: Summary) -> str:
-    some = significant_and_informative(summary)
-    if some:
-        d = min(some, key=lambda d: d.corrected)
-        which = f"the clearest of {len(some)} significant and informative differences"
-        if len(some) == 1:
+    conclusive = significant_and_informative(summary)
+    if conclusive:
+        d = min(conclusive, key=lambda d: d.corrected)
+        which = f"the clearest of {len(conclusive)} significant and informative differences"
+        if len(conclusive) == 1:
             which = "the only significant and informative difference"
         return f"{difference_sentence(summary, d)}, {which}."
     if all(why_column_is_not_informative(summary, column) for column in summary.columns):
@@ -191,8 +195,8 @@ def _clearest(summary: Summary) -> str:
 
 def significant_and_informative(summary: Summary) -> list[Difference]:
     """Returns the significant differences that are informative."""
-    some = (d for d in summary.differences if d.is_significant)
-    return [d for d in some if not why_not_informative(summary, d)]
+    significant = (d for d in summary.differences if d.is_significant)
+    return [d for d in significant if not why_not_informative(summary, d)]
 
 
 def difference_sentence(summary: Summary, d: Difference) -> str:
@@ -204,7 +208,7 @@ def difference_sentence(summary: Summary, d: Difference) -> str:
 
 
 def _certainty(summary: Summary) -> str:
-    found = sum(d.is_significant for d in summary.differences)
+    significant = sum(d.is_significant for d in summary.differences)
     total = len(summary.differences)
     counts = sorted({d.estimate.seeds for d in summary.differences})
     seeds = " to ".join(map(str, sorted({counts[0], counts[-1]})))
@@ -212,9 +216,9 @@ def _certainty(summary: Summary) -> str:
     size = amount(max(run.parameters for run in runs))
     tokens = amount(max(run.text_tokens for run in runs))
     return (
-        f"{found} of {total} differences {'is' if found == 1 else 'are'} significant after "
-        f"correction, for models of up to {size} parameters that read {tokens} tokens of text with "
-        f"{seeds} seed{'s' * (seeds != '1')}."
+        f"{significant} of {total} differences {'is' if significant == 1 else 'are'} significant "
+        f"after correction, for models of up to {size} parameters that read {tokens} tokens of "
+        f"text with {seeds} seed{'s' * (seeds != '1')}."
     )
 
 
@@ -254,11 +258,11 @@ def significant(summary: Summary) -> list[str]:
 
 
 def _claim(summary: Summary, d: Difference) -> str:
-    one = difference_words(d)
+    texts = difference_words(d)
     why = why_not_informative(summary, d)
     return (
-        f"{difference_sentence(summary, d)} ({one.variants}: {one.interval}; corrected p "
-        f"{one.p}).{f' Not informative: {why}.' * bool(why)}"
+        f"{difference_sentence(summary, d)} ({texts.variants}: {texts.interval}; corrected p "
+        f"{texts.p}).{f' Not informative: {why}.' * bool(why)}"
     )
 
 
@@ -266,16 +270,17 @@ def law_in_short(law: FittedLaw) -> list[str]:
     """Returns a law as text, its error of fit, and its optimum for the largest budget."""
     if law.fit is None:
         return [f"{law.figure}: no law. {law.refusal}"]
-    one = law.fit.law
+    fitted = law.fit.law
     most = law.budgets[1]
-    best = one.optimum(most, law.work)
+    best = fitted.optimum(most, law.work)
     low, high = law.fit.interval_of_optimum(most, law.work)
+    E, A, alpha, B, beta = map(short, fitted)
     trained = [(point.run.parameters, point.run.text_tokens) for point in law.points]
-    within = all(min(some) <= x <= max(some) for x, some in zip(best, zip(*trained)))
+    within = all(min(sizes) <= x <= max(sizes) for x, sizes in zip(best, zip(*trained)))
     return [
-        f"{law.figure} for N parameters and D tokens: {short(one.E)} + {short(one.A)} / "
-        f"N^{short(one.alpha)} + {short(one.B)} / D^{short(one.beta)} {NATS}. The root mean square "
-        f"error over {len(law.points)} runs is {100 * law.error:.2g}%.",
+        f"{law.figure} for N parameters and D tokens: {E} + {A} / N^{alpha} + {B} / D^{beta} "
+        f"{NATS}. The root mean square error over {len(law.points)} runs is "
+        f"{100 * law.error:.2g}%.",
         f"For the largest budget of a run, {amount(most)} FLOPs, the law recommends "
         f"{_within(best.parameters, low.parameters, high.parameters)} parameters and "
         f"{_within(best.tokens, low.tokens, high.tokens)} tokens"
@@ -310,12 +315,12 @@ def best_at_equal(summary: Summary) -> list[str]:
         curves = summary.curves.get(column.name, {})
         best = []
         for over, field in OVER.items() if len(curves) > 1 else ():
-            amounts = {v: [getattr(c.spent, field) for c in some] for v, some in curves.items()}
-            most = min(one[-1] for one in amounts.values())
-            if all(one[0] <= most for one in amounts.values()):
+            amounts = {v: [getattr(c.spent, field) for c in curve] for v, curve in curves.items()}
+            most = min(reached[-1] for reached in amounts.values())
+            if all(reached[0] <= most for reached in amounts.values()):
                 means = {
-                    variant: float(np.interp(most, amounts[variant], [c.mean for c in some]))
-                    for variant, some in curves.items()
+                    variant: float(np.interp(most, amounts[variant], [c.mean for c in curve]))
+                    for variant, curve in curves.items()
                 }
                 best.append(f"{_best_of(means, column)} at {amount(most)} {over}")
         if best:
@@ -357,9 +362,9 @@ def refused(summary: Summary, reasons: bool = False) -> list[str]:
             said = f": {' '.join(why.split())}" if reasons else ""
             seeds.setdefault((run.variant, name, said), set()).add(run.seed)
     lines = []
-    for (variant, name, said), some in seeds.items():
-        is_whole = len(some) == sum(run.variant == variant for run in summary.runs)
-        which = "" if is_whole else f", seed {', '.join(map(str, sorted(some)))},"
+    for (variant, name, said), refused_seeds in seeds.items():
+        is_whole = len(refused_seeds) == sum(run.variant == variant for run in summary.runs)
+        which = "" if is_whole else f", seed {', '.join(map(str, sorted(refused_seeds)))},"
         lines.append(f"{variant}{which} could not be measured by {name}{said}")
     for column in (*summary.columns, *summary.costs):
         for variant, note in column.unknown.items():
@@ -463,10 +468,10 @@ def about_curve(name: str) -> str:
 def next_one(difference: Difference) -> str:
     """Returns "40% compared with 15% at classify: −0.004 (…), not significant. 43 …"."""
     d = difference
-    one = difference_words(difference)
+    texts = difference_words(difference)
     return (
-        f"{d.variant} compared with {d.other} at {d.figure}: {one.size} ({one.interval}), "
-        f"{one.verdict}. {one.needed} seeds would show a difference of this size with a "
+        f"{d.variant} compared with {d.other} at {d.figure}: {texts.size} ({texts.interval}), "
+        f"{texts.verdict}. {texts.needed} seeds would show a difference of this size with a "
         f"probability of {POWER:.0%}."
     )
 

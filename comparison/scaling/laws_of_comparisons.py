@@ -55,18 +55,19 @@ def laws_of(kept: Results) -> list[FittedLaw]:
         return []
     runs = {(run.variant, run.seed): run for run in kept.runs if not run.error}
     points: dict[str, list[Point]] = {}
-    for one in kept.measurements:
-        run = runs.get((one.variant, one.seed))
-        if (one.figure.unit, one.figure.better) == (NATS, LOWER) and run is not None:
-            points.setdefault(one.figure.name, []).append(Point(run, one.figure.value))
+    for measurement in kept.measurements:
+        figure = measurement.figure
+        run = runs.get((measurement.variant, measurement.seed))
+        if run is not None and (figure.unit, figure.better) == (NATS, LOWER):
+            points.setdefault(figure.name, []).append(Point(run, figure.value))
     laws = []
-    for name, some in points.items():
-        parameters, tokens = zip(*[(p.run.parameters, p.run.text_tokens) for p in some])
+    for name, figure_points in points.items():
+        parameters, tokens = zip(*[(p.run.parameters, p.run.text_tokens) for p in figure_points])
         try:
-            fitted = fit(parameters, tokens, [p.loss for p in some])
-            laws.append(FittedLaw(name, some, fitted, ""))
+            fitted = fit(parameters, tokens, [p.loss for p in figure_points])
+            laws.append(FittedLaw(name, figure_points, fitted, ""))
         except ValueError as error:  # There are too few runs so far, or a run has diverged.
-            laws.append(FittedLaw(name, some, None, str(error)))
+            laws.append(FittedLaw(name, figure_points, None, str(error)))
     return laws
 
 

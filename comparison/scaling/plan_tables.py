@@ -192,9 +192,9 @@ def _print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
 
 
 def _range(numbers: Iterable[float]) -> str:
-    some = list(numbers)
-    known = all(map(math.isfinite, some))
-    return f"{amount(min(some))} to {amount(max(some))}" if known else "no interval"
+    values = list(numbers)
+    known = all(map(math.isfinite, values))
+    return f"{amount(min(values))} to {amount(max(values))}" if known else "no interval"
 
 
 def _duration(seconds: float) -> str:

@@ -166,5 +166,6 @@ class Chips(NamedTuple):
     @property
     def device_memory(self) -> str:
         """The memory of a JAX device, such as "16 of a TPU v5e"."""
-        one = ACCELERATORS[self.kind]
-        return f"{one.gib} of a {f'core of a {self.kind}' if one.on_chip > 1 else self.kind}"
+        accelerator = ACCELERATORS[self.kind]
+        core = "core of a " * (accelerator.on_chip > 1)
+        return f"{accelerator.gib} of a {core}{self.kind}"

@@ -164,11 +164,11 @@ def fit(
     rng = np.random.default_rng(seed)
     draws: list[np.ndarray] = []
     while len(draws) < resamples:
-        some = rng.integers(points.shape[1], size=points.shape[1])
-        sizes, amounts, different = _counts(pairs[:, some])
+        drawn = rng.integers(points.shape[1], size=points.shape[1])
+        sizes, amounts, different = _counts(pairs[:, drawn])
         # Other resamples do not determine all numbers of the law.
         if min(sizes, amounts) >= 3 and different >= len(best):
-            draws.append(_search(points[:, some], [best, _MIDDLE]))
+            draws.append(_search(points[:, drawn], [best, _MIDDLE]))
     laws = tuple(_as_law(draw) for draw in draws)
     # Take percentiles that are drawn laws, since a parameter of a law may be infinite.
     low, high = np.percentile(np.array(laws), ENDS, axis=0, method="nearest").tolist()
@@ -220,11 +220,11 @@ def _as_law(x: np.ndarray) -> Law:
 def _search(points: np.ndarray, starts) -> np.ndarray:
     from scipy.optimize import minimize
 
-    found = [
+    results = [
         minimize(_huber, start, args=(points,), jac=True, method="BFGS", options={"gtol": 1e-5})
         for start in starts
     ]
-    return min(found, key=lambda one: one.fun).x
+    return min(results, key=lambda result: result.fun).x
 
 
 def _huber(x: np.ndarray, points: np.ndarray) -> tuple[float, np.ndarray]:

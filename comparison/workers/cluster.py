@@ -40,8 +40,8 @@ class JobOptions(NamedTuple):
 
 def check_budgets(comparison: Comparison) -> None:
     """Raises ValueError for a budget in seconds, which are measured on this machine."""
-    for one in trained_variants(comparison).values():
-        if as_partial(one.budget).function is seconds:
+    for variant in trained_variants(comparison).values():
+        if as_partial(variant.budget).function is seconds:
             raise ValueError(
                 "budgets.seconds times a few steps on this machine, but --slurm trains on other "
                 "machines: give budgets.model_flops or budgets.text_tokens, or compare without "

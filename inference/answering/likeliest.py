@@ -55,15 +55,15 @@ def likeliest_tokens(
         slot_figures=_next_figures,
         figure_settings=(trained.ids, min(top, trained.ids.size)),
     )
-    found = []
+    alternatives = []
     for number, (log_prob, row) in enumerate(zip(scored.log_probs, figures_TxN.tolist())):
         before = tokens[: first + number]
         half = len(row) // 2
         pairs = zip(row[:half], map(int, row[half:]))
         others = [Guess(text_after(trained, before, [i]), i, p) for p, i in pairs]
         here = text_after(trained, before, [tokens[first + number]])
-        found.append(Alternatives(here, math.exp(log_prob), others))
-    return found
+        alternatives.append(Alternatives(here, math.exp(log_prob), others))
+    return alternatives
 
 
 def _in_place(

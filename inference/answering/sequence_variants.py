@@ -125,8 +125,8 @@ def score_variants(
     places = {sequence: i for i, sequence in enumerate(dict.fromkeys(sequences))}
     log_likelihoods = functools.partial(_LOG_LIKELIHOODS[scoring], trained)
     by_strand = _in_shares(batching, len(strands))
-    each = [log_likelihoods([*map(strand, places)], by_strand) for strand in strands]
-    means = np.mean(each, axis=0)[[places[sequence] for sequence in sequences]]
+    strand_likelihoods = [log_likelihoods([*map(strand, places)], by_strand) for strand in strands]
+    means = np.mean(strand_likelihoods, axis=0)[[places[sequence] for sequence in sequences]]
     return means[1:] - means[0]
 
 
@@ -232,20 +232,20 @@ def _marginals(
     letters = sorted({*wild_type, *(letter for places in changes for letter in places.values())})
     column = {letter: i for i, letter in enumerate(letters)}
     ids = [_token_of_each(trained, letter)[0] for letter in letters]
-    every = range(len(tokens))
-    sets = [*dict.fromkeys(tuple(places) for places in changes if places)] if masked else [every]
-    texts = [(tokens, places) for places in sets]
-    found = []
+    all_places = range(len(tokens))
+    changed = [*dict.fromkeys(tuple(places) for places in changes if places)]
+    texts = [(tokens, places) for places in (changed if masked else [all_places])]
+    log_probs = {}
     if texts:
         size = min(batching.size, len(texts))
         batching = _in_shares(batching, len(texts))._replace(size=size)
         found = hidden_log_probs(trained, texts, batching, candidates=ids, masked=masked)
-    log_probs = dict(zip(sets, found))
+        log_probs = {places: log_probs_KxA for (_, places), log_probs_KxA in zip(texts, found)}
 
     def score(places: dict[int, str]) -> float:
         if not places:
             return 0.0
-        log_probs_KxA = log_probs[tuple(places)] if masked else log_probs[every][[*places]]
+        log_probs_KxA = log_probs[tuple(places)] if masked else log_probs[all_places][[*places]]
         return sum(
             log_probs_A[column[new]] - log_probs_A[column[wild_type[i]]]
             for log_probs_A, (i, new) in zip(log_probs_KxA, places.items())

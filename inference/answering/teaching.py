@@ -61,8 +61,8 @@ def _taught(trained, documents, likeliest: int, batch_size: int, size: int) -> l
     windows = [windows_of(document.tokens.size, size) for document in documents]
     answered = [
         (Prompt([], document.tokens[start:end].tolist()), end - first)
-        for document, several in zip(documents, windows)
-        for start, first, end in several
+        for document, document_windows in zip(documents, windows)
+        for start, first, end in document_windows
     ]
     figures = iter(
         answer_log_probs(
@@ -74,8 +74,10 @@ def _taught(trained, documents, likeliest: int, batch_size: int, size: int) -> l
         )
     )
     return [
-        document._replace(teacher=np.concatenate([next(figures) for _ in several]).astype(np.int32))
-        for document, several in zip(documents, windows)
+        document._replace(
+            teacher=np.concatenate([next(figures) for _ in document_windows]).astype(np.int32)
+        )
+        for document, document_windows in zip(documents, windows)
     ]
 
 

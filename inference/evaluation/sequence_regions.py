@@ -253,14 +253,14 @@ def _masked_log_probs(trained: Trained, texts: Sequence[str], batching) -> list[
     rows = [trained.encode(text) for text in texts]
     for text, tokens in zip(texts, rows):
         _check_tokens(text, len(tokens))
-    each = [
+    hidden_of_rows = [
         (i, np.arange(first, len(rows[i]), MASK_EVERY))
         for i in range(len(rows))
         for first in range(min(MASK_EVERY, len(rows[i])))
     ]
-    found = hidden_log_probs(trained, [(rows[i], hidden) for i, hidden in each], batching)
+    found = hidden_log_probs(trained, [(rows[i], hidden) for i, hidden in hidden_of_rows], batching)
     log_probs = [np.zeros(len(tokens)) for tokens in rows]
-    for (i, hidden), log_probs_K in zip(each, found):
+    for (i, hidden), log_probs_K in zip(hidden_of_rows, found):
         log_probs[i][hidden] = log_probs_K
     return log_probs
 

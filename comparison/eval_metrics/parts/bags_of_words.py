@@ -19,12 +19,12 @@ class Bags(NamedTuple):
 
     def counts(self, texts: Sequence[str]) -> np.ndarray:
         """Returns f32[N, W]: ln(1 + count) of each word in each text."""
-        found = np.zeros((len(texts), len(self.words)), np.float32)
+        counts_NxW = np.zeros((len(texts), len(self.words)), np.float32)
         for row, text in enumerate(texts):
             for word, count in collections.Counter(words_of(text)).items():
                 if word in self.words:
-                    found[row, self.words[word]] = np.log1p(count)
-        return found
+                    counts_NxW[row, self.words[word]] = np.log1p(count)
+        return counts_NxW
 
     def rare_counts(self, texts: Sequence[str]) -> np.ndarray:
         """Returns `counts` times the rarity of each word (tf-idf)."""

@@ -138,16 +138,16 @@ def usual_classes(words: dict[str, list[str]], labels: dict[str, list[str]]) -> 
     labels_of = collections.defaultdict(list)
     for word, label in zip(words["train"], labels["train"]):
         labels_of[word].append(label)
-    usual = {word: task_metrics.majority(some) for word, some in labels_of.items()}
+    usual = {word: task_metrics.majority(word_labels) for word, word_labels in labels_of.items()}
     majority = task_metrics.majority(labels["train"])
     return [usual.get(word, majority) for word in words["validation"]]
 
 
 def _scored(metrics: Metrics, targets, predicted) -> dict[str, float]:
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for metric in metrics:
-        found |= {name: float(x) for name, x in metric(targets, predicted).items()}
-    return found
+        figures |= {name: float(x) for name, x in metric(targets, predicted).items()}
+    return figures
 
 
 def _postprocessed(found) -> Metrics:
@@ -166,14 +166,16 @@ def _postprocessed(found) -> Metrics:
 def _text_task(
     split: Mapping[str, Sequence[Any]], text: Callable[[Any], str], label: Callable[[Any], str]
 ) -> ClassTask:
-    texts = {part: list(map(text, some)) for part, some in split.items()}
-    return ClassTask(texts, {part: list(map(label, some)) for part, some in split.items()})
+    texts = {part: list(map(text, examples)) for part, examples in split.items()}
+    return ClassTask(texts, {part: list(map(label, examples)) for part, examples in split.items()})
 
 
 def _word_task() -> ClassTask:
     split = word_examples()
-    task = _text_task(split, lambda one: one.text, lambda one: one.kind)
-    return task._replace(words={part: [one.word for one in some] for part, some in split.items()})
+    task = _text_task(split, lambda example: example.text, lambda example: example.kind)
+    return task._replace(
+        words={part: [example.word for example in examples] for part, examples in split.items()}
+    )
 
 
 _OFFLINE: dict[str, Callable[[], ClassTask]] = {

@@ -114,11 +114,11 @@ def _loss(model, params, batch, own_BxT, labels_B):
 
 def _predict(trained: Trained, params: dict, rows: Sequence[TextRow]) -> np.ndarray:
     run = jitted(_logits, trained.model)
-    found = np.zeros(len(rows), int)
+    classes_N = np.zeros(len(rows), int)
     for chosen in by_length([len(row.tokens) for row in rows], 32):
         batch, own_BxT = _batch(trained, [rows[i] for i in chosen])
-        found[chosen] = np.argmax(run(params, batch, own_BxT), -1)
-    return found
+        classes_N[chosen] = np.argmax(run(params, batch, own_BxT), -1)
+    return classes_N
 
 
 def _logits(model, params, batch, own_BxT):

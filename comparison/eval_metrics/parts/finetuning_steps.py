@@ -59,7 +59,7 @@ def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[P
     middle = (len(grid) - 1) / 2
     outward = sorted(grid, key=lambda peak: abs(grid.index(peak) - middle))
     results = ((peak, tried(peak)) for peak in outward)  # At most two results are in memory.
-    best, result = max(results, key=lambda one: one[1][0])
+    best, result = max(results, key=lambda tried_peak: tried_peak[1][0])
     for _ in range(MAX_FURTHER):
         if len(grid) == 1 or best not in (grid[0], grid[-1]):
             break

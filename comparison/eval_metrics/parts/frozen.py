@@ -28,13 +28,13 @@ def text_features(
 
     Raises ValueError for a text that the model cannot read.
     """
-    each = list(dict.fromkeys(texts))  # Read each text once.
+    unique = list(dict.fromkeys(texts))  # Read each text once.
     pooled = {}
-    for i, text_states in states(trained, each, layers=layers):
+    for i, text_states in states(trained, unique, layers=layers):
         if pooling == "mean":
-            pooled[each[i]] = text_states.layers[:, text_states.text].mean(1)
+            pooled[unique[i]] = text_states.layers[:, text_states.text].mean(1)
         else:
-            pooled[each[i]] = text_states.layers[:, 0 if pooling == "first" else -1]
+            pooled[unique[i]] = text_states.layers[:, 0 if pooling == "first" else -1]
     return dict(zip(layers, np.stack([pooled[text] for text in texts], 1)))
 
 
@@ -46,10 +46,10 @@ def word_features(
     The features of a word are the state of its last token, where a model that reads from left to
     right has read the whole word.
     """
-    found: list = [None] * len(passages)
-    for i, text_states in states(trained, [each.text for each in passages], layers=layers):
-        found[i] = text_states.layers[:, word_slots(trained, passages[i], text_states)]
-    return dict(zip(layers, np.concatenate(found, 1)))
+    word_states: list = [None] * len(passages)
+    for i, text_states in states(trained, [passage.text for passage in passages], layers=layers):
+        word_states[i] = text_states.layers[:, word_slots(trained, passages[i], text_states)]
+    return dict(zip(layers, np.concatenate(word_states, 1)))
 
 
 def word_slots(trained: Trained, passage: Tagged, row: TextStates) -> list[int]:

@@ -70,14 +70,14 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     @jax.jit
     def nats(params, keys, rows):
         of_rows = jax.vmap(functools.partial(nats_of_row, params))
-        return lax.map(lambda some: of_rows(some, rows), keys)
+        return lax.map(lambda draw_keys: of_rows(draw_keys, rows), keys)
 
-    found = np.zeros((len(keys), len(texts)))
+    nats_of_texts = np.zeros((len(keys), len(texts)))
     with placed_on(plan.mesh):
         for i in range(0, len(packed), ROWS):
             some = packed[i : i + ROWS]
             beyond = ROWS - len(some)  # Pad the batch, so that all batches share one program.
             rows = stacked(some + [empty_row()] * beyond, group.row_length)
             of_rows = keys[:, live[np.minimum(np.arange(i, i + ROWS), len(live) - 1)]]
-            found[:, live[i : i + ROWS]] = nats(params, of_rows, rows)[:, : len(some)]
-    return found
+            nats_of_texts[:, live[i : i + ROWS]] = nats(params, of_rows, rows)[:, : len(some)]
+    return nats_of_texts

@@ -82,7 +82,9 @@ def best_probe(features: Mapping[Any, Any], labels_N, classes: int) -> tuple[Any
       labels_N: the class of each example.
       classes: number of classes.
     """
-    probes = {name: fit_probe(each, labels_N, classes) for name, each in features.items()}
+    probes = {
+        name: fit_probe(features_NxE, labels_N, classes) for name, features_NxE in features.items()
+    }
     best = max(probes, key=lambda name: probes[name].chosen_by)
     return best, probes[best]
 

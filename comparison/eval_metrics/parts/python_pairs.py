@@ -50,8 +50,8 @@ def python_pairs(documents: Sequence[LibraryText], count: int) -> list[MinimalPa
     pairs: list[MinimalPair] = []
     for kind, (places, is_wrong) in KINDS.items():
         texts = prose if kind == "words" else code
-        some = (_pair(kind, text, places, is_wrong) for text in texts)
-        pairs += itertools.islice(filter(None, some), count)
+        kind_pairs = (_pair(kind, text, places, is_wrong) for text in texts)
+        pairs += itertools.islice(filter(None, kind_pairs), count)
     return pairs
 
 
@@ -66,10 +66,10 @@ def _in_order(texts) -> list[str]:
     return sorted(dict.fromkeys(texts), key=lambda text: (zlib.crc32(text.encode()), text))
 
 
-def _exchanged(text: str, one: slice, other: slice) -> str:
+def _exchanged(text: str, first: slice, second: slice) -> str:
     """Returns the text with two parts exchanged; `one` comes before `other`."""
-    swapped = text[other] + text[one.stop : other.start] + text[one]
-    return text[: one.start] + swapped + text[other.stop :]
+    swapped = text[second] + text[first.stop : second.start] + text[first]
+    return text[: first.start] + swapped + text[second.stop :]
 
 
 # --- texts --------------------------------------------------------------------------------------
@@ -146,31 +146,31 @@ def names(text: str) -> Iterator[tuple[slice, slice]]:
             defined[node.id] = min(defined.get(node.id, node.lineno), node.lineno)
     uses = [node for node in found if isinstance(node.ctx, ast.Load)]
     arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
-    for one in uses:
-        for other in uses:
-            later = defined.get(other.id, 0) >= one.lineno and other.lineno > one.lineno
-            known = one.id in defined or one.id in arguments
-            if later and known and other.id not in arguments and one.id != other.id:
-                yield _place(text, one), _place(text, other)
+    for use in uses:
+        for later_use in uses:
+            is_later = defined.get(later_use.id, 0) >= use.lineno and later_use.lineno > use.lineno
+            known = use.id in defined or use.id in arguments
+            if is_later and known and later_use.id not in arguments and use.id != later_use.id:
+                yield _place(text, use), _place(text, later_use)
 
 
 def words(text: str) -> Iterator[tuple[slice, slice]]:
     """Yields a function word and the word after it, which is not a function word."""
     found = list(re.finditer(r"\S+", text))
-    for one, other in zip(found[GIVEN:], found[GIVEN + 1 :]):
-        plain = other[0].isalpha() and other[0].islower()
-        if one[0] in FUNCTION_WORDS and plain and other[0] not in FUNCTION_WORDS:
-            yield slice(*one.span()), slice(*other.span())
+    for word, next_word in zip(found[GIVEN:], found[GIVEN + 1 :]):
+        plain = next_word[0].isalpha() and next_word[0].islower()
+        if word[0] in FUNCTION_WORDS and plain and next_word[0] not in FUNCTION_WORDS:
+            yield slice(*word.span()), slice(*next_word.span())
 
 
 def neighbors(text: str, *, kind: int, strings: Collection[str]) -> Iterator[tuple[slice, slice]]:
     """Yields consecutive tokens among the tokens of a kind that are one of these strings."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    some = [t for t in tokens if t.type == kind and t.string in strings]
-    places = [slice(_offset(text, *t.start), _offset(text, *t.end)) for t in some]
-    for one, other in itertools.pairwise(places):
-        if text[one] != text[other]:
-            yield one, other
+    matching = [t for t in tokens if t.type == kind and t.string in strings]
+    places = [slice(_offset(text, *t.start), _offset(text, *t.end)) for t in matching]
+    for place, next_place in itertools.pairwise(places):
+        if text[place] != text[next_place]:
+            yield place, next_place
 
 
 def _place(text: str, node: ast.Name) -> slice:

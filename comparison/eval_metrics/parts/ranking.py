@@ -58,7 +58,7 @@ def answer_log_probs(trained: Trained, questions: Sequence[AnyQuestion]) -> list
     candidates = [(question, answer) for question in questions for answer in question.answers]
     if mode in MASKED:
         tokens = [answered_tokens(trained, question, answer) for question, answer in candidates]
-        found = hidden_log_probs(trained, tokens)
+        log_probs_of_answers = hidden_log_probs(trained, tokens)
     elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
         # Score tokens, since the text before a blank may be empty or end within a word. As for a
         # causal model, end-of-sequence is not scored, since not every answer ends its document.
@@ -66,20 +66,22 @@ def answer_log_probs(trained: Trained, questions: Sequence[AnyQuestion]) -> list
         split = [_split(question.text, answer) for question, answer in candidates]
         encode = trained.encode
         rests = [(encode(before), encode(rest)) for before, rest in split]
-        found = log_probs(trained, reading, rests)
+        log_probs_of_answers = log_probs(trained, reading, rests)
     elif mode == "middle":
         middles = [_middle(trained, question.text, answer) for question, answer in candidates]
-        found = scoring.answer_log_probs(trained, middles)
+        log_probs_of_answers = scoring.answer_log_probs(trained, middles)
     elif mode in ("continue", "complete", "infill", "respond", "restore"):
         pairs = [_pair(trained, mode, question.text, answer) for question, answer in candidates]
-        found = [np.array(scored.log_probs) for scored in score(trained, pairs)]
+        log_probs_of_answers = [np.array(scored.log_probs) for scored in score(trained, pairs)]
     else:
         raise ValueError(
             f"Got a model in mode {mode!r}, expected one that writes text or predicts masks, since "
             "ranking answers needs the probability of text: use finetune or classify."
         )
-    each = iter([[np.sum(log_probs), np.mean(log_probs)] for log_probs in found])
-    return [np.array([next(each) for _ in question.answers]) for question in questions]
+    answer_scores = iter(
+        [[np.sum(log_probs), np.mean(log_probs)] for log_probs in log_probs_of_answers]
+    )
+    return [np.array([next(answer_scores) for _ in question.answers]) for question in questions]
 
 
 def share_right(scores_A: np.ndarray, right: int | slice) -> float:

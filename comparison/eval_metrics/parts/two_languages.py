@@ -29,15 +29,15 @@ def translations(sentences: int, seed: int = 0) -> list[tuple[str, str]]:
     def phrase() -> list[tuple[str, str]]:
         return [drawn("adjective")] * int(rng.integers(2)) + [drawn("noun")]
 
-    found: dict[str, str] = {}
-    while len(found) < sentences:
+    translated: dict[str, str] = {}
+    while len(translated) < sentences:
         subject = phrase()
         verb = drawn("verb")
         other = phrase()
         first = [*subject, verb, *other]
         second = [*subject[::-1], *other[::-1], verb]
-        found[" ".join(word for word, _ in first)] = " ".join(word for _, word in second)
-    return list(found.items())
+        translated[" ".join(word for word, _ in first)] = " ".join(word for _, word in second)
+    return list(translated.items())
 
 
 def _words(rng: np.random.Generator) -> dict[str, list[tuple[str, str]]]:
