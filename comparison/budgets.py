@@ -38,7 +38,6 @@ def text_tokens(plan: Plan, *, number: Count) -> int:
     """Returns the number of steps that read `number` tokens of text.
 
     Args:
-      plan: the plan of the variant.
       number: number of tokens before corruption, counted in the rows of the first `COUNTED` steps.
         End-of-sequence does not count, since only some objectives have it in their rows. If rates
         follow training progress, all of training is counted on fewer steps.
@@ -52,7 +51,6 @@ def targets(plan: Plan, *, number: Count) -> int:
     """Returns the number of steps that predict `number` targets, as `targets_of_steps` counts them.
 
     Args:
-      plan: the plan of the variant.
       number: number of targets, counted in the batches of the first `COUNTED` steps. The noise of
         these batches has its own seed, so the targets of a run differ by chance.
 
@@ -152,7 +150,6 @@ def model_flops(plan: Plan, *, number: Positive) -> int:
     """Returns the number of steps whose forward and backward passes take about `number` FLOPs.
 
     Args:
-      plan: the plan of the variant.
       number: number of FLOPs. All heads that training computes and all slots count, including
         padding. Recomputation and the corruption of text do not count. See
         `throughput.step_flops`.
@@ -169,7 +166,6 @@ def seconds(plan: Plan, *, number: Positive) -> int:
     a comparison keeps its first result.
 
     Args:
-      plan: the plan of the variant.
       number: number of seconds.
     """
     per_step = _seconds_of_a_step(plan)

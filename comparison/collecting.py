@@ -89,10 +89,6 @@ def _measurements(states: Sequence[TrialState], runs: Sequence[TrainedRun]) -> l
 
     If an eval metric gives several units or is used with several settings, the name of its figures
     has the unit or the settings, such as "norm (power=4)".
-
-    Args:
-      states: the states of the trials.
-      runs: the runs of the trials.
     """
     measures = [measure for state, run in zip(states, runs) for measure in _measured(state, run)]
     units: dict[str, set[str]] = {}

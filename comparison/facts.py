@@ -115,9 +115,7 @@ def check_unchanged(
     Seeds, variants and eval metrics may be added or left out.
 
     Args:
-      comparison: the comparison as it is now.
       runs: the runs before tuning (`planned_runs`), since a tuned value replaces the variant's own.
-      planned: the facts that planning has kept, by variant.
     """
     variants = trained_variants(comparison)
     for variant, facts in planned.items():

@@ -11,8 +11,6 @@ def measured_steps(steps: int, number: int, most: int | None = None) -> tuple[in
     All steps except the last are multiples of the first.
 
     Args:
-      steps: number of steps of the run.
-      number: number of measured checkpoints.
       most: largest number of steps between two saved checkpoints, measured or not; None for no
         limit.
 
@@ -35,10 +33,6 @@ def with_checkpoints(run: Run, number: int) -> Run:
     """Returns a run that saves and keeps the measured checkpoints.
 
     It saves at least as often as before, so a killed run does not lose more steps.
-
-    Args:
-      run: the run before the change.
-      number: number of measured checkpoints.
     """
     if number == 1:
         return run

@@ -129,7 +129,6 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
     """Returns the conclusions of a pilot.
 
     Args:
-      summary: the summary of the pilot's runs.
       seeds: the number of seeds that the comparison is planned with.
 
     Raises ValueError if no two variants have two seeds in common, and if `smallest_effects`
@@ -248,7 +247,6 @@ def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, flo
     0 if the sign of the difference is not known.
 
     Args:
-      effect: the measured effect.
       seeds: number of seeds over which it was measured.
       freedom: the degrees of freedom of the standard deviation.
     """

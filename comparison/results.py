@@ -233,8 +233,6 @@ def from_fields(kind: type[One], record: Mapping[str, Any], measured: str = "") 
     """Returns the NamedTuple with the fields of a JSON record.
 
     Args:
-      kind: the NamedTuple class.
-      record: the values by field.
       measured: name of the field of a measured number, which is null in JSON if not finite.
 
     Raises TypeError for unknown fields, and for a value that is not of its field's plain type.

@@ -112,7 +112,6 @@ def differences(
     seeds are left out.
 
     Args:
-      figures: the values of each eval metric.
       reference: the variant that all others are compared with, or None to compare all pairs.
       looks: number of planned tests of each difference. P-values and intervals are corrected for
         this number.

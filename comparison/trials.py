@@ -163,9 +163,7 @@ def trials_of(
     in the same order.
 
     Args:
-      comparison: the comparison.
       runs: the run of each variant; its directory, seed and steps are set here.
-      facts: the facts of each variant.
       trusted: trusted modules in addition to those that the comparison names.
     """
     trials = []

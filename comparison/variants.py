@@ -140,8 +140,6 @@ def runs_of_variants(
     Steps and seeds are those of the base run.
 
     Args:
-      comparison: the comparison.
-      search_paths: folders in which gin files are searched.
       solved: the `matching.solved_line` of each variant that has one. A number that has not been
         solved yet is set to 1, so that everything else can be checked.
 
@@ -211,10 +209,5 @@ def _check_common_data(runs: Mapping[str, Run]) -> None:
 
 
 def _may_differ(key: str, settings: Mapping[str, object]) -> bool:
-    """Returns whether variants may differ in a setting of a corpus.
-
-    Args:
-      key: path of the setting.
-      settings: all settings of the corpus by path.
-    """
+    """Returns whether variants may differ in a setting of a corpus."""
     return key in COMMON_DATA and settings.get(key.rpartition(".")[0]) == COMMON_DATA[key]

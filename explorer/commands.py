@@ -37,7 +37,6 @@ def commands(
       build: the builder with `values`.
       values: settings that differ from those of the objective's gin file, by name in gin.
       run: name of the small run that trains the objective.
-      text: the text that is shown.
       options: options of `pretrax show`, which `pretrax.show` has as well.
       hidden: tokens to hide, as in `pretrax show --hide_tokens`; "" for random ones.
     """

@@ -41,7 +41,6 @@ def export(
 
     Args:
       folder: the folder, which is made if it does not exist.
-      names: names of the catalog.
       on_page: called with the name of each objective whose page is written.
     """
     os.makedirs(folder, exist_ok=True)

@@ -106,7 +106,6 @@ class Objectives:
         """Returns a view.
 
         Args:
-          view: the view.
           text_of: makes HTML of the text of the first row. None: `choosable_text`.
 
         Raises ValueError or OSError for a mistake of the user.

@@ -66,7 +66,6 @@ class Server(ThreadingHTTPServer):
     """Serves a site on one port of this machine.
 
     Args:
-      site: its pages and calls.
       port: the port; 0 for a free one.
       host: the address to listen on.
 

@@ -49,12 +49,9 @@ def picture(
     """Returns the picture of an objective on a text, without statistics.
 
     Args:
-      choice: the objective to show.
-      text: the text to show it on.
       layout: layout of the model; by default the layout that suits the objective.
       count: number of examples of each member; by default three, or one for a mixture.
       slots: number of slots of the first stack, which limits the length of the text.
-      seed: seed of the noise.
       hide: pieces of the text to hide, or ranges of its tokens, instead of tokens that the
         objective would draw.
 

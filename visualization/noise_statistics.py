@@ -28,8 +28,6 @@ def with_statistics(
     """Returns the picture with the statistics of each member, counted on its share of the rows.
 
     Args:
-      picture: the picture that gets the statistics.
-      members: the objectives to measure.
       stream: i32[n] text that rows are cut from.
       stream_name: name of this text.
       rows: total number of rows; each member gets its share, but at least 64.
@@ -61,11 +59,8 @@ def measure(
     """Counts the noise over rows of one document each, cut consecutively from a stream of text.
 
     Args:
-      subject: the objective to measure.
       stream: i32[n] text, repeated if it is too short.
       slots: number of slots of the first stack, which each row fills.
-      rows: number of rows.
-      seed: seed of the noise.
       span_distribution: name of the expected distribution of span lengths, as in
         `objectives.catalog.Entry`.
       span_mean: mean of that distribution.

@@ -56,7 +56,6 @@ def page(picture: Picture, command: str) -> str:
     """Returns the page. Names, tokens and paths are escaped.
 
     Args:
-      picture: the picture to render.
       command: the command that made the page, which the footer shows.
     """
     made_by = f"<code>{escape(command)}</code>"

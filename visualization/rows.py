@@ -102,9 +102,7 @@ def view_of(
     members of a mixture alternate.
 
     Args:
-      subject: the objective and its layout.
       rows: an even number of rows, each a list of documents i32[n].
-      seed: seed of the noise.
       hidden: i32[rows, L] numbers of the pieces that tokens are in, 0 for tokens to keep. These
         pieces are hidden instead of tokens that the objective draws. Adjacent pieces stay separate
         spans.
@@ -198,8 +196,6 @@ def _traced(
 
     Args:
       tokens: i32[rows, L] raw tokens.
-      outputs: columns of the batch.
-      marks: marks of these columns.
       odd_rows_begin_at: the slot that the marks give to the first token of an odd row.
     """
     outputs, marks = jax.device_get((outputs, marks))
@@ -306,10 +302,7 @@ def further_targets(
     and numbers are added to the term's name.
 
     Args:
-      objective: the objective with the loss.
       tokens: i32[rows, L] tokens of the raw rows.
-      batch: the batch of the rows, by column.
-      marks: the marks of the batch, by column.
     """
     targets = {
         stack: batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch

@@ -48,8 +48,6 @@ def follow(function: Callable, *arguments: Any, marks: Sequence[Any]) -> tuple[A
     ([7, 7], [2, 1])
 
     Args:
-      function: function of pytrees of arrays.
-      arguments: arguments of the function.
       marks: marks of each argument, i32 arrays in the structure and shapes of the argument; None
         for an argument without marks.
     """

@@ -48,7 +48,6 @@ def minimal_pairs(
     constant outputs score exactly 0.5.
 
     Args:
-      subject: the run to measure.
       pairs: number of pairs of each kind.
       blimp: a folder of BLiMP's JSONL files, whose kinds are the `UID`s.
       draws: number of draws of the noise of block and uniform diffusion for each pair. A masked

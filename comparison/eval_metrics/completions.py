@@ -22,7 +22,6 @@ def synthetic_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[F
     the rest of the previous document.
 
     Args:
-      subject: the run to measure, trained on a synthetic task with `accepts`.
       texts: number of held-out documents, from the first on.
 
     Raises ValueError if the corpus of the run is not such a synthetic task or holds out a single

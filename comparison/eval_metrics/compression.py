@@ -94,7 +94,6 @@ def bits_per_byte(
     are drawn, the part `standard_error` gives the standard error.
 
     Args:
-      subject: the run to measure.
       tokens: number of tokens of held-out text.
       row_tokens: number of tokens of each row.
       positions: number of positions that a masked model predicts, drawn uniformly from the text.

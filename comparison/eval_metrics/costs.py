@@ -37,7 +37,6 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
     A larger or smaller value of these figures is neither better nor worse.
 
     Args:
-      subject: the run to measure.
       steps: number of steps whose batches are corrupted to count their targets.
     """
     # Plan for one device, since the rows of a step may not divide among all devices.

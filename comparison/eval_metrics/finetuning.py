@@ -44,7 +44,6 @@ def finetune(
         finetune(subject, task="python_pairs", labels=[10, 100, 1000])
 
     Args:
-      subject: the run to measure.
       task: a task with classes, such as "python_modules" or "glue_mrpc" (see
         `comparison.eval_metrics.parts.class_tasks.class_task`).
       labels: numbers of training examples, each with figures such as `/at_10`. Small numbers are

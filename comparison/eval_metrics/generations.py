@@ -41,7 +41,6 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
     The baseline repeats the previous line. The notes give the figures of the true line.
 
     Args:
-      subject: the run to measure.
       prompts: number of functions with a hidden line.
       max_new: number of tokens to write.
 

@@ -54,7 +54,6 @@ def loss_under(
     The baseline is that of `training.evaluator`. Terms without a baseline do not count.
 
     Args:
-      subject: the run to measure.
       objectives: names of gin_configs/objectives, or short names ("mlm").
       tokens: number of tokens of held-out text.
       row_tokens: number of tokens of each row, before corruption.

@@ -99,9 +99,6 @@ def read_measured(
     the checkpoint. The file is read once.
 
     Args:
-      run_dir: the run directory.
-      steps: the steps of the checkpoints.
-      eval_metrics: the eval metrics with their settings.
       corpus: the factory of the run's corpus, whose synthetic task may have changed.
 
     Raises ValueError, naming the file and the line, if it is damaged.

@@ -35,7 +35,6 @@ def memorization(
     - `memorization/unseen…`: the same for passages that are not in the training text.
 
     Args:
-      subject: the run to measure, whose corpus is `corpora.planted_passages`.
       prompt_tokens: number of tokens that the model is given.
       tokens: number of tokens that the model writes.
 

@@ -50,7 +50,6 @@ def classify(
     occurs.
 
     Args:
-      subject: the run to measure.
       task: a task with classes (see `comparison.eval_metrics.parts.class_tasks.class_task`).
       layers: layers to probe, where 0 is the embeddings and -1 the last layer; None for all. The
         layer that is best on a part of the training examples is used.
@@ -90,7 +89,6 @@ def tag(
     frequent tag of each word with the two words on either side.
 
     Args:
-      subject: the run to measure.
       task: the words and their kinds.
       layers: layers to probe, where 0 is the embeddings and -1 the last layer; None for all.
 
@@ -149,7 +147,6 @@ def pairs(
     text alone shows which half (`python_definitions.matched_pairs`).
 
     Args:
-      subject: the run to measure.
       layers: layers to probe, where 0 is the embeddings and -1 the last layer; None for all.
       pooling: "mean" of the states of a text's own tokens, or its "first" or "last" slot.
 
@@ -198,7 +195,6 @@ def retrieve(
     of training examples. The baseline is a random rank. The part `bag_of_words` ranks by tf-idf.
 
     Args:
-      subject: the run to measure.
       layers: layers to measure, where 0 is the embeddings and -1 the last layer; None for all.
       pooling: "mean" of the states of a text's own tokens, or its "first" or "last" slot.
       candidates: number of pieces of code to choose from; fewer are easier.

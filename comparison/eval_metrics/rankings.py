@@ -26,7 +26,6 @@ def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
     part `most_frequent_name` takes the most frequent name.
 
     Args:
-      subject: the run to measure.
       examples: number of passages, from the first on.
 
     Raises ValueError for a model that does not give text a probability.

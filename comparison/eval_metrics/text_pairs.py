@@ -46,7 +46,6 @@ def pair_accuracy(
     this part (`bag_of_words`) is the most frequent class.
 
     Args:
-      subject: the run to measure.
       pairs: number of held-out pairs, fewer if the text is too short.
       training_pairs: number of training pairs to which the bag of words is fitted.
 

@@ -45,7 +45,6 @@ def unmasking(
     constant guess.
 
     Args:
-      subject: the run to measure.
       tokens: number of tokens of held-out text.
       row_tokens: number of tokens of each row.
       share: share of a row's tokens that are masked, at least one token.

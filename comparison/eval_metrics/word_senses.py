@@ -74,7 +74,6 @@ def word_in_context(
       knows that reads words without their order.
 
     Args:
-      subject: the run to measure.
       words: number of words, the most frequent ones in both meanings.
       uses: number of uses of each word in each meaning; half of them choose the layer.
       context: number of tokens on either side of the word.

@@ -71,7 +71,6 @@ def finetune_to_write(
     (`rouge_2`) and the most frequent answer (`exact_match`).
 
     Args:
-      subject: the run to measure.
       task: "python_docstrings", to write the first paragraph of a docstring, given the code;
         "python_questions", to answer what a passage of code assigns to a name; or "translation",
         between the two languages of `comparison.eval_metrics.parts.two_languages`.

@@ -43,7 +43,6 @@ def synthetic_answers(
     The baseline writes the most frequent correct answer.
 
     Args:
-      subject: the run to measure.
       orders: orders of the masks. A model of `uniform_diffusion` has only "ancestral".
 
     Raises ValueError if the corpus of the run is not a synthetic task, and for a model that does

@@ -128,11 +128,7 @@ def fit(
     """Fits the law to runs, and resamples them for intervals.
 
     Args:
-      parameters: number of parameters of each run.
-      tokens: number of tokens of each run.
       losses: loss of each run, in nats per token.
-      resamples: number of resamples of the bootstrap.
-      seed: seed of the bootstrap.
 
     Raises ValueError for fewer than three sizes, three numbers of tokens or six pairs of these,
     since the law has five numbers. Raises ValueError for values that are not positive, and for

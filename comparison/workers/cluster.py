@@ -56,8 +56,6 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
     this job.
 
     Args:
-      directory: the directory of the comparison.
-      options: the resources of each job.
       cluster: "slurm", or "local" to run jobs as processes of this machine, for tests.
 
     Raises ValueError if submitit is not installed, or if there is no Slurm on this machine.

@@ -20,7 +20,6 @@ class ComparisonProgress:
     """Shows bars in a terminal. In a log, prints a line when a run begins or ends.
 
     Args:
-      console: where the progress is shown.
       trials: the trials that will be run, without complete trials.
       complete: number of complete trials.
     """

@@ -171,7 +171,6 @@ def generate(
 
     Args:
       prompts: the prompts, as `prompting.prompts` makes them.
-      draft: draft model for speculative decoding.
       special: special tokens that an answer may have, in addition to end-of-sequence. None: all but
         padding.
       numbers: numbers of the prompts, which their random keys are derived from. None: 0, 1, ….

@@ -37,7 +37,6 @@ def likeliest_tokens(
     masks reads all other tokens, as in `score`.
 
     Args:
-      text: the text whose tokens are returned.
       top: number of tokens in place of each token.
       context: text before it, which an encoder-decoder needs: `text` is then its answer.
 

@@ -63,12 +63,8 @@ def finetuned(
     suits.
 
     Args:
-      trained: the model to fine-tune.
-      texts: the training texts.
       words: the word of each text that has the class; None if the class belongs to the whole text.
-      labels_N: the class of each text.
       draws: indices of the training examples of each draw.
-      recipe: how the model is fine-tuned.
     """
     rows = _rows(trained, texts, words, recipe.tokens)
 

@@ -52,7 +52,6 @@ def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[P
     (Peak(best=8.0, grid=[1, 2, 4, 8.0, 16.0]), (-1.0, 'a model'))
 
     Args:
-      peaks: the peak learning rates to try.
       tried: a function that returns the result for a peak, a tuple that begins with the score.
     """
     grid = sorted(set(peaks))
@@ -92,11 +91,9 @@ def stepped(
     Args:
       loss: a function (params, *batch) -> loss. Pass the same function in every call, so that it is
         compiled once.
-      params: the parameters to start from.
       batch_of: a function from the indices of examples to a batch.
       examples: the indices of the training examples.
       peak: peak learning rate, relative to the size of a parameter.
-      steps: number of steps.
       batch_size: number of examples of each step; all examples if there are fewer.
     """
     state = _ADAFACTOR.init(params)

@@ -20,9 +20,6 @@ def text_features(
     """Returns the features f32[N, E] of the texts by layer.
 
     Args:
-      trained: the frozen model.
-      texts: the texts, which may repeat.
-      layers: the layers to read.
       pooling: "mean" of the states of a text's own tokens, or the "first" or "last" slot of its
         row, such as the slot of [CLS].
 

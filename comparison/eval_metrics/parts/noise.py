@@ -43,7 +43,6 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     """Returns f64[draws, texts]: the bound on each text's nats under each draw of noise.
 
     Args:
-      subject: the run whose objective and parameters are used.
       texts: the tokens i32[n] of each text. An empty text has 0 nats.
       keys: a key[draws, texts] for each draw of noise. Texts of equal length that share a key have
         noise in the same places, so their difference varies little.

@@ -79,8 +79,6 @@ def best_probe(features: Mapping[Any, Any], labels_N, classes: int) -> tuple[Any
 
     Args:
       features: features f[N, E] by name.
-      labels_N: the class of each example.
-      classes: number of classes.
     """
     probes = {
         name: fit_probe(features_NxE, labels_N, classes) for name, features_NxE in features.items()
