@@ -161,7 +161,7 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
         for variant in sorted(trained_variants(comparison), key=lambda name: name != reference):
             if read_facts(directory, variant) is None:
                 try:
-                    _check_nothing_left(comparison, variant)
+                    check_nothing_left(comparison, variant)
                     write_facts(directory, variant, _planned(comparison, variant, search_paths))
                 except Exception as error:
                     raise ValueError(f"The variant {variant!r}: {failure_words(error)}") from error
@@ -192,7 +192,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     measured_steps(steps, comparison.checkpoints, run.checkpoint_every)
     # Schedules depend on the steps.
     final = plan_run(dataclasses.replace(run, steps=steps), plan.corpus)
-    _check_tuning_trials(comparison, run, steps)
+    check_tuning_trials(comparison, run, steps)
     return VariantFacts(
         settings=settings_text(run),
         budget=call_text(budget),
@@ -208,7 +208,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     )
 
 
-def _check_nothing_left(comparison: Comparison, variant: str) -> None:
+def check_nothing_left(comparison: Comparison, variant: str) -> None:
     """Raises ValueError if a variant without facts has runs or tuning trials.
 
     Their settings are unknown, and they would be mistaken for runs of the present variant.
@@ -230,7 +230,7 @@ def _check_nothing_left(comparison: Comparison, variant: str) -> None:
         )
 
 
-def _check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
+def check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
     """Raises ValueError if a variant cannot be tuned.
 
     Its optimizer must accept every value, and its schedule must accept the few steps of a tuning

@@ -165,7 +165,7 @@ def runs_of_variants(
                     "name files of models/ and objectives/ instead of a whole run."
                 )
         runs[name] = run
-    _check_common_data(runs)
+    check_common_data(runs)
     return runs
 
 
@@ -189,7 +189,7 @@ def run_of_variant(
     return run
 
 
-def _check_common_data(runs: Mapping[str, Run]) -> None:
+def check_common_data(runs: Mapping[str, Run]) -> None:
     """Raises ValueError for variants that would be measured on different text or tokens."""
     (first, run), *others = runs.items()
     now = dict(flattened("corpus", run.corpus))

@@ -43,12 +43,12 @@ def synthetic_pairs(subject: Subject) -> list[Figure]:
             "one another: measure a run of such a task, for example runs/processes.gin."
         )
     if "pair" in trained.model.heads:
-        score = _judged
+        score = log_odds
         how = "judged by the model's head"
     else:
         kind = reading_of(trained).kind
         kind = PSEUDO if kind == BOUND else kind  # `log_probs` gives the same for both kinds.
-        score = _likelihoods
+        score = log_likelihoods
         how = f"by {kind} likelihood"
     rights = score(trained, [pair.right for pair in pairs])
     wrongs = score(trained, [pair.wrong for pair in pairs])
@@ -65,14 +65,14 @@ def synthetic_pairs(subject: Subject) -> list[Figure]:
 Texts = tuple[str, str]
 
 
-def _judged(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
+def log_odds(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
     """Returns the log-odds that the second text follows the first."""
     follows = prompt_form(trained, "pair").classes[0]
     shares = (dict(classes)[follows] for classes in judge(trained, pairs))
     return [math.log(max(p, _LEAST)) - math.log(max(1 - p, _LEAST)) for p in shares]
 
 
-def _likelihoods(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
+def log_likelihoods(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
     """Returns the log-likelihood of the two texts of each pair as one text."""
     reading = reading_of(trained)
     texts = []

@@ -106,7 +106,7 @@ def bits_per_byte(
     """
     trained = subject.trained
     corpus = subject.plan.corpus
-    kind = _kind(subject)
+    kind = likelihood_kind(subject)
     rows = heldout_rows(corpus, tokens, row_tokens)
     halved = kind in AFTER_READING
     first = [row.tokens.size // 2 if halved else 0 for row in rows]
@@ -132,7 +132,7 @@ def bits_per_byte(
     return figures
 
 
-def _kind(subject: Subject) -> str:
+def likelihood_kind(subject: Subject) -> str:
     """Returns the kind of likelihood, which follows from a prompt form or from the noise."""
     return BY_NOISE if is_read_by_noise(subject) else reading_of(subject.trained).kind
 

@@ -182,11 +182,11 @@ def version_of(function: Callable) -> int | None:
     """
     module = sys.modules.get(function.__module__)
     version = getattr(module, "FIGURES_VERSION", None)
-    return _checksum(function.__module__) if version is None else version
+    return module_checksum(function.__module__) if version is None else version
 
 
 @functools.lru_cache(maxsize=64)
-def _checksum(module: str) -> int | None:
+def module_checksum(module: str) -> int | None:
     """Returns the checksum of a module's file, as it was when this process first asked for it."""
     path = getattr(sys.modules.get(module), "__file__", None)
     return atomic_writes.checksum(path) if path and Path(path).exists() else None

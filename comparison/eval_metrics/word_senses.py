@@ -173,7 +173,7 @@ def placed_uses(
     placed: list[list[Placed]] = []
     for meaning in (PROSE, CODE):
         tried = [use for use in of_word if use.meaning == meaning][: TRIED * uses]
-        placed.append(list(filter(None, (_placed(trained, use, context) for use in tried))))
+        placed.append(list(filter(None, (placed_use(trained, use, context) for use in tried))))
     spellings = collections.Counter(use.word_tokens for side in placed for use in side)
     usual = max(spellings, key=lambda tokens: spellings[tokens], default=())
     sides = [[use for use in side if use.word_tokens == usual][:uses] for side in placed]
@@ -182,7 +182,7 @@ def placed_uses(
     return [use for pair in zip(*sides) for use in pair]
 
 
-def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
+def placed_use(trained: Trained, use: WordUse, context: int) -> Placed | None:
     """Returns a use with its tokens.
 
     Returns None if the word shares a token with the text around it, or if there are too few tokens.

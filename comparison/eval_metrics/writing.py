@@ -82,7 +82,7 @@ def finetune_to_write(
     Raises ValueError for a model that does not write text.
     """
     pairs = TEXTS_AND_ANSWERS[task](subject)
-    trained = _answering(subject.trained)
+    trained = with_answer_forms(subject.trained)
     answered = {
         split: [answered_prompt(trained, *pair) for pair in split_pairs]
         for split, split_pairs in pairs.items()
@@ -92,7 +92,7 @@ def finetune_to_write(
     figures = []
     starts = {"": trained, "/from_scratch": from_scratch(trained, subject.seed)}
     for start, model in starts.items():
-        writer, peak = _finetuned(model, answered["train"], steps, peaks, batch_size)
+        writer, peak = finetuned_writer(model, answered["train"], steps, peaks, batch_size)
         name = f"finetune_to_write{start}"
         figures.append(_figures(name, writer, pairs, answered))
         figures[-1] += peak_figures(name, peak.best, peak.grid)
@@ -110,7 +110,7 @@ def finetune_to_write(
 # --- texts and answers by split -------------------------------------------------------------------
 
 
-def _python_docstrings(subject: Subject) -> dict[str, list[TextAndAnswer]]:
+def docstring_pairs(subject: Subject) -> dict[str, list[TextAndAnswer]]:
     subject.check_library_unseen()
     return {
         split: [(pair.code, pair.docstring) for pair in definitions]
@@ -118,7 +118,7 @@ def _python_docstrings(subject: Subject) -> dict[str, list[TextAndAnswer]]:
     }
 
 
-def _python_questions(subject: Subject) -> dict[str, list[TextAndAnswer]]:
+def question_pairs(subject: Subject) -> dict[str, list[TextAndAnswer]]:
     subject.check_library_unseen()
     return {
         split: [(question.text, question.value) for question in questions]
@@ -126,22 +126,22 @@ def _python_questions(subject: Subject) -> dict[str, list[TextAndAnswer]]:
     }
 
 
-def _translation(subject: Subject) -> dict[str, list[TextAndAnswer]]:
+def translation_pairs(subject: Subject) -> dict[str, list[TextAndAnswer]]:
     sentences = iter(translations(sum(SENTENCES.values())))
     return {split: [next(sentences) for _ in range(count)] for split, count in SENTENCES.items()}
 
 
 TEXTS_AND_ANSWERS = {
-    "python_docstrings": _python_docstrings,
-    "python_questions": _python_questions,
-    "translation": _translation,
+    "python_docstrings": docstring_pairs,
+    "python_questions": question_pairs,
+    "translation": translation_pairs,
 }
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------
 
 
-def _answering(trained: Trained) -> Trained:
+def with_answer_forms(trained: Trained) -> Trained:
     """Returns the model with the prompt forms of `objectives.text_to_text`.
 
     Raises ValueError for a model that does not write text.
@@ -155,7 +155,7 @@ def _answering(trained: Trained) -> Trained:
     return trained._replace(prompt_forms=text_to_text(trained.ids).facts.prompt_forms)
 
 
-def _finetuned(
+def finetuned_writer(
     trained: Trained,
     answered: Sequence[Answered],
     steps: int,
@@ -187,7 +187,7 @@ def _finetuned(
         loss = jitted(_loss, model)
         params = stepped(loss, trained.params, batch_of, numbers[~held], peak, steps, batch_size)
         writer = trained._replace(params=params)
-        nats = _nats(writer, [answered[i] for i in numbers[held]])
+        nats = answer_nats(writer, [answered[i] for i in numbers[held]])
         return (-nats if math.isfinite(nats) else -math.inf), writer
 
     peak, (_, writer) = at_best_peak(peaks, tried)
@@ -215,7 +215,7 @@ def _figures(
     written = [record["answer"] for record in answer(writer, "respond", items, options)]
     usual_pairs = [_usual_pair(training_answers)] * len(answers)
     usual_answers = [task_metrics.majority(training_answers)] * len(answers)
-    nats = _nats(writer, answered["validation"])
+    nats = answer_nats(writer, answered["validation"])
     baseline = _nats_by_frequency(answered, writer.ids)
     # Bits per byte for each nat of all answers.
     bits = 1 / math.log(2) / sum(len(text.encode()) for text in answers)
@@ -251,7 +251,7 @@ def _longest(answered: dict[str, list[Answered]]) -> int:
     return max(count for _, count in answered["train"])
 
 
-def _nats(writer: Trained, answered: Sequence[Answered]) -> float:
+def answer_nats(writer: Trained, answered: Sequence[Answered]) -> float:
     """Returns the nats of all answers."""
     return -math.fsum(x for log_probs in answer_log_probs(writer, answered) for x in log_probs)
 

@@ -142,7 +142,7 @@ def fit(
                 f"{run[2]:g}, expected positive and finite numbers to fit a scaling law: leave out "
                 "this run."
             )
-    pairs = np.stack([_groups(row) for row in points[:2]])
+    pairs = np.stack([groups_of_similar(row) for row in points[:2]])
     sizes, amounts, different = _counts(pairs)
     if min(sizes, amounts) < 3 or different < 6:
         raise ValueError(
@@ -150,7 +150,7 @@ def fit(
             f"{different} different pairs, which are too few for the five numbers of a scaling "
             "law: give at least 3 sizes, 3 numbers of tokens and 6 pairs."
         )
-    best = _search(points, _STARTS)
+    best = minimize_loss(points, _STARTS)
     if not _as_law(best).falls:
         raise ValueError(
             "The losses do not fall with parameters and tokens as in a scaling law: alpha is "
@@ -164,7 +164,7 @@ def fit(
         sizes, amounts, different = _counts(pairs[:, drawn])
         # Other resamples do not determine all numbers of the law.
         if min(sizes, amounts) >= 3 and different >= len(best):
-            draws.append(_search(points[:, drawn], [best, _MIDDLE]))
+            draws.append(minimize_loss(points[:, drawn], [best, _MIDDLE]))
     laws = tuple(_as_law(draw) for draw in draws)
     # Take percentiles that are drawn laws, since a parameter of a law may be infinite.
     low, high = np.percentile(np.array(laws), ENDS, axis=0, method="nearest").tolist()
@@ -185,10 +185,10 @@ def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> W
     return Work(math.exp(log_factor), float(power))
 
 
-def _groups(values: np.ndarray) -> np.ndarray:
+def groups_of_similar(values: np.ndarray) -> np.ndarray:
     """Returns the group i[N] of each value. A group has values that are equal up to `ALIKE`.
 
-    >>> _groups(np.array([750_592.0, 250_880.0, 250_112.0])).tolist()
+    >>> groups_of_similar(np.array([750_592.0, 250_880.0, 250_112.0])).tolist()
     [1, 0, 0]
     """
     found = np.zeros(values.size, int)
@@ -213,17 +213,18 @@ def _as_law(x: np.ndarray) -> Law:
         return Law(*(float(v) for v in (np.exp(e), np.exp(a), alpha, np.exp(b), beta)))
 
 
-def _search(points: np.ndarray, starts) -> np.ndarray:
+def minimize_loss(points: np.ndarray, starts) -> np.ndarray:
+    """Returns the numbers of a law with the least Huber loss, from the best of the starts."""
     from scipy.optimize import minimize
 
     results = [
-        minimize(_huber, start, args=(points,), jac=True, method="BFGS", options={"gtol": 1e-5})
+        minimize(huber_loss, start, args=(points,), jac=True, method="BFGS", options={"gtol": 1e-5})
         for start in starts
     ]
     return min(results, key=lambda result: result.fun).x
 
 
-def _huber(x: np.ndarray, points: np.ndarray) -> tuple[float, np.ndarray]:
+def huber_loss(x: np.ndarray, points: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the Huber loss of log L over the points, and its gradient."""
     from scipy.special import huber
 

@@ -89,22 +89,22 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
 
     def start(trial: Trial, cores: Sequence[int]) -> "_Job":
         del cores  # The cluster assigns the cores.
-        _, number = _read_job(trial)
+        _, number = read_job(trial)
         if number is not None:
             job = kinds[cluster](folder, number)
             if not job.done():
                 return _Job(job, trial.run.run_dir)
         ticket = uuid.uuid4().hex
         # A job of an earlier ticket that has not begun by now will not train.
-        _write_job(trial, ticket, None)
+        write_job(trial, ticket, None)
         job = executor.submit(_Call(pickle.dumps(trial), ticket))
-        _write_job(trial, ticket, job.job_id)
+        write_job(trial, ticket, job.job_id)
         return _Job(job, trial.run.run_dir)
 
     return start
 
 
-def _read_job(trial: Trial) -> tuple[str | None, str | None]:
+def read_job(trial: Trial) -> tuple[str | None, str | None]:
     """Returns the ticket and the number of a run's job, each None if it is not known."""
     path = Path(trial.run.run_dir) / JOB
     if not path.exists():
@@ -112,7 +112,8 @@ def _read_job(trial: Trial) -> tuple[str | None, str | None]:
     return atomic_writes.read_record(path, lambda record: (record["ticket"], record["number"]))
 
 
-def _write_job(trial: Trial, ticket: str, number: str | None) -> None:
+def write_job(trial: Trial, ticket: str, number: str | None) -> None:
+    """Records the ticket and the number of a run's job in its directory."""
     atomic_writes.write_json(Path(trial.run.run_dir) / JOB, {"ticket": ticket, "number": number})
 
 
@@ -135,11 +136,11 @@ class _Call:
             sys.path.append(os.getcwd())  # for a user's modules, as in local workers
         trial = pickle.loads(self.pickled)  # noqa: S301  (the command's own)
         ticket = self.ticket
-        latest, _ = _read_job(trial)
+        latest, _ = read_job(trial)
         if latest != ticket:
             print(f"A later command has given {trial.run.run_dir} to another job.", flush=True)
             return STOPPED
-        _write_job(trial, ticket, JobEnvironment().job_id)
+        write_job(trial, ticket, JobEnvironment().job_id)
         log = Path(trial.run.run_dir) / LOG
         print(f"It prints to {log}", flush=True)
         with open(log, "a", encoding="utf-8") as file:

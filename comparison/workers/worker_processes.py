@@ -124,7 +124,7 @@ def run_trials(
                     workers = [other for other in workers if other is not worker]
                     free.append(worker.cores)
                     if not worker.trial.state.is_complete:
-                        _note_failure(worker.trial, status)
+                        note_failure(worker.trial, status)
                         failed.append(worker.trial)
             watch([worker.trial for worker in workers], failed)
             if workers:
@@ -134,7 +134,7 @@ def run_trials(
     return failed
 
 
-def _note_failure(trial: Trial, status: int) -> None:
+def note_failure(trial: Trial, status: int) -> None:
     """Writes why a trial failed if its process could not, for example if a signal ended it."""
     if failure_of(trial.run.run_dir):
         return

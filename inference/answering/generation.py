@@ -251,7 +251,7 @@ class _Generator(NamedTuple):
         )
         return [
             [
-                _answer(
+                decoded_answer(
                     self.trained,
                     prompt,
                     tokens[k, start : ends[k]],
@@ -279,13 +279,13 @@ class _Generator(NamedTuple):
             answers = [
                 old
                 if old and old.ended
-                else _answer(
+                else decoded_answer(
                     self.trained, prompt, tokens[start:end], self.decoding, log_probs[start:end]
                 )
                 for old, (prompt, tokens, start, end, log_probs) in old_and_decoded
             ]
             if self.on_text and not answers[0].ended:
-                self.on_text(_without_partial_stop(answers[0].text, self.decoding.stop_strings))
+                self.on_text(without_partial_stop(answers[0].text, self.decoding.stop_strings))
             if all(answer.ended for answer in answers):
                 break
         if self.on_text:
@@ -319,17 +319,17 @@ def _check_no_rules(trained: Trained) -> None:
         )
 
 
-def _without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:
+def without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:
     """Returns the text without an end that may be the start of a stop string.
 
-    >>> _without_partial_stop("a = 1\\nd", ("\\ndef",))
+    >>> without_partial_stop("a = 1\\nd", ("\\ndef",))
     'a = 1'
     """
     ends = (k for stop in stop_strings for k in range(1, len(stop)) if text.endswith(stop[:k]))
     return text[: len(text) - max(ends, default=0)]
 
 
-def _answer(
+def decoded_answer(
     trained: Trained,
     prompt: Prompt,
     generated: np.ndarray,

@@ -62,7 +62,7 @@ def insert(
     rows = [[*form.before, *trained.encode(text), *form.after] for text in texts]
     check_texts(trained, rows, max_new)
     numbers = range(len(rows)) if numbers is None else numbers
-    run = jitted(_insert, model, form.head, max_new, Sampling(temperature=temperature))
+    run = jitted(insert_tokens, model, form.head, max_new, Sampling(temperature=temperature))
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
 
     def inserted(chosen: list[int]) -> Iterator[Written]:
@@ -78,7 +78,7 @@ def insert(
     return batching.run(inserted, [len(row) for row in rows])
 
 
-def _insert(
+def insert_tokens(
     model, head, max_new, sampling: Sampling, params, tokens_BxT, sizes_B, allowed_V, keys_B
 ):
     """Returns the tokens i32[B, T] and sizes i32[B] of the rows, and whether they are complete."""

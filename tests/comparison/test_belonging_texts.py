@@ -29,7 +29,7 @@ def test_who_prefers_the_right_texts_has_all_and_who_prefers_the_others_none(mon
     right = {pair.right for pair in PAIRS if pair.kind == "belongs"}
     for sign, belongs in ((1, 1.0), (-1, 0.0)):
         scores = lambda _, pairs, sign=sign: [sign * (pair in right) for pair in pairs]  # noqa: E731
-        monkeypatch.setattr(belonging_texts, "_likelihoods", scores)
+        monkeypatch.setattr(belonging_texts, "log_likelihoods", scores)
         figures = belonging_texts.synthetic_pairs(subject())
         names = ["synthetic_pairs", "synthetic_pairs/order", "synthetic_pairs/belongs"]
         assert [figure.name for figure in figures] == names

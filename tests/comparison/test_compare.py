@@ -404,10 +404,10 @@ def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
     (tmp_path / "failure.txt").write_text("no longer finite")
     process = worker_processes.start_process(log, cores, os._exit, 3)
     assert process.wait() == 3
-    worker_processes._note_failure(trial_of(tmp_path), 3)
+    worker_processes.note_failure(trial_of(tmp_path), 3)
     said = "its process ended with status 3: see its compare.log"
     assert failures.failure_of(str(tmp_path)) == said
-    worker_processes._note_failure(trial_of(tmp_path), -35)  # a real-time signal, which has no name
+    worker_processes.note_failure(trial_of(tmp_path), -35)  # a real-time signal, which has no name
     assert failures.failure_of(str(tmp_path)) == said
 
 
@@ -466,7 +466,7 @@ def test_code_that_changes_while_a_comparison_runs_is_measured_again(written, mo
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 1
     said = " ".join(capsys.readouterr().out.split())
     assert started == ["small", "large/2"] and said.count("without the figures of written") >= 2
-    kept_figures._checksum.cache_clear()  # as in the process of another command
+    kept_figures.module_checksum.cache_clear()  # as in the process of another command
     monkeypatch.setattr(comparing, "start_trial", None)  # Everything has been measured.
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 0
 
@@ -478,7 +478,7 @@ def test_a_process_that_ends_without_an_error_or_a_result_says_what_it_lacks(own
     trial, *_ = trials_of(one, runs_of_variants(one), of)
 
     def noted(trial, status=0) -> str:
-        worker_processes._note_failure(trial, status)
+        worker_processes.note_failure(trial, status)
         folder = pathlib.Path(trial.run.run_dir)
         said = failures.failure_of(str(folder))
         (folder / "failure.txt").unlink()
@@ -642,9 +642,9 @@ def submitted(tmp_path, monkeypatch):
     start = cluster.starter(str(tmp_path), cluster.JobOptions(), cluster="local")
 
     def killed_before_the_number_is_known():
-        write = cluster._write_job
+        write = cluster.write_job
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster, "_write_job", lambda *a: a[2] or write(*a))
+            patch.setattr(cluster, "write_job", lambda *a: a[2] or write(*a))
             start(trial, [])
 
     return killed_before_the_number_is_known, lambda: start(trial, []), calls, trained

@@ -169,7 +169,7 @@ def test_a_mixture_with_diffusion_is_read_by_its_member_that_gives_a_likelihood(
     one = types.SimpleNamespace(
         trained=trained("decoder", "causal_lm")._replace(prompt_forms=forms)
     )
-    assert module._kind(one) == module.EXACT
+    assert module.likelihood_kind(one) == module.EXACT
 
 
 def test_noise_of_a_narrow_range_bounds_nothing():

@@ -47,10 +47,12 @@ def test_every_layout_learns_and_twice_the_same(builder):
 @pytest.mark.slow
 def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
     one = trained("encoder", "masked_lm")
-    rows = finetuning_recipe._rows(one, ["abc", "some more"], None, tokens=8)
+    rows = finetuning_recipe.text_rows(one, ["abc", "some more"], None, tokens=8)
     kernel = np.random.default_rng(0).normal(size=(16, 3))
     params = {"model": one.params, "head": {"kernel": kernel, "bias": np.arange(3.0)}}
-    logits = finetuning_recipe._logits(one.model, params, *finetuning_recipe._batch(one, rows))
+    logits = finetuning_recipe.class_logits(
+        one.model, params, *finetuning_recipe.row_batch(one, rows)
+    )
     (pooled,) = text_features(one, ["abc", "some mor"], [-1], "mean").values()
     np.testing.assert_allclose(logits, pooled @ kernel + np.arange(3.0), atol=1e-4)
 
@@ -76,7 +78,7 @@ def test_a_grid_is_extended_while_its_best_peak_is_at_an_edge():
 
 
 def test_a_step_s_examples_are_all_before_any_comes_again():
-    batches = list(finetuning_steps._batches(np.array([3, 5, 7, 9]), 4, 2))
+    batches = list(finetuning_steps.shuffled_batches(np.array([3, 5, 7, 9]), 4, 2))
     assert (
         sorted(np.concatenate(batches[:2])) == sorted(np.concatenate(batches[2:])) == [3, 5, 7, 9]
     )
@@ -86,9 +88,11 @@ def test_a_step_s_examples_are_all_before_any_comes_again():
 def test_the_head_is_linear_in_the_state_in_which_a_word_ends():
     one = trained("decoder", "causal_lm")
     texts, words = ["ab cd ef", "ab cd ef", "ab cd ef gh"], [(0, 2), (3, 5), (9, 11)]
-    rows = finetuning_recipe._rows(one, texts, words, tokens=8)
+    rows = finetuning_recipe.text_rows(one, texts, words, tokens=8)
     params = {"model": one.params, "head": {"kernel": np.eye(16), "bias": np.zeros(16)}}
-    logits = finetuning_recipe._logits(one.model, params, *finetuning_recipe._batch(one, rows))
+    logits = finetuning_recipe.class_logits(
+        one.model, params, *finetuning_recipe.row_batch(one, rows)
+    )
     passages = [Tagged(text, (word,), ("name",)) for text, word in zip(texts, words)]
     (states,) = word_features(one, passages[:2], [-1]).values()
     np.testing.assert_allclose(logits[:2], states, atol=1e-4)

@@ -127,7 +127,7 @@ def module_of(folder, monkeypatch, name: str, text: str):
     monkeypatch.syspath_prepend(folder)
     (folder / f"{name}.py").write_text(text)
     monkeypatch.delitem(sys.modules, name, raising=False)
-    kept_figures._checksum.cache_clear()
+    kept_figures.module_checksum.cache_clear()
     importlib.invalidate_caches()
     return importlib.import_module(name)
 

@@ -72,7 +72,7 @@ def test_too_little_for_five_numbers_is_said(points, values):
 
 
 def test_sizes_in_small_steps_are_several():
-    assert len(set(scaling_law._groups(1e6 * 1.04 ** np.arange(12)))) == 6
+    assert len(set(scaling_law.groups_of_similar(1e6 * 1.04 ** np.arange(12)))) == 6
 
 
 @pytest.mark.slow
@@ -80,8 +80,10 @@ def test_every_resample_has_what_a_law_needs(monkeypatch):
     """Most resamples of six runs lack a size, a number of tokens or a fifth pair of these."""
     n, d = np.array([1e6, 1e6, 2e6, 2e6, 4e6, 4e6]), np.array([1e8, 2e8, 2e8, 4e8, 1e8, 4e8])
     searched = []
-    search = scaling_law._search
-    monkeypatch.setattr(scaling_law, "_search", lambda *a: searched.append(a[0]) or search(*a))
+    search = scaling_law.minimize_loss
+    monkeypatch.setattr(
+        scaling_law, "minimize_loss", lambda *a: searched.append(a[0]) or search(*a)
+    )
     fit(n, d, REPLICATED.loss(n, d), resamples=20)
     for points in searched:
         assert len(set(points[0])) == len(set(points[1])) == 3
@@ -99,18 +101,20 @@ def test_a_resample_of_a_law_that_is_fitted_to_noise_is_searched_from_elsewhere_
     )
     noise = np.exp(np.random.default_rng(7).normal(0, 0.06, 9))
     searched = []
-    search = scaling_law._search
+    search = scaling_law.minimize_loss
 
     def recorded(points, starts):
         searched.append((points, search(points, starts)))
         return searched[-1][1]
 
-    monkeypatch.setattr(scaling_law, "_search", recorded)
+    monkeypatch.setattr(scaling_law, "minimize_loss", recorded)
     found = fit(n, d, Law(1.5, 60.0, 0.33, 400.0, 0.36).loss(n, d) * noise, resamples=4)
     assert found.law.alpha > 2
     (_, best), *resamples = searched
-    least = [scaling_law._huber(law, points)[0] for points, law in resamples]
-    from_best = [scaling_law._huber(search(points, [best]), points)[0] for points, _ in resamples]
+    least = [scaling_law.huber_loss(law, points)[0] for points, law in resamples]
+    from_best = [
+        scaling_law.huber_loss(search(points, [best]), points)[0] for points, _ in resamples
+    ]
     assert (np.array(least) <= from_best).all() and min(np.divide(least, from_best)) < 0.9
 
 

@@ -348,9 +348,9 @@ def test_tuning_trials_too_short_for_their_warm_up_are_refused(compared):
     run = runs_of_variants(one)["small"]
     rate = Partial(run.optimizer.settings["learning_rate"].function, peak=0.1, warmup_steps=12)
     run = dataclasses.replace(run, optimizer=Partial(run.optimizer.function, learning_rate=rate))
-    facts._check_tuning_trials(one, run, 100)
+    facts.check_tuning_trials(one, run, 100)
     with refuses(ValueError, "0.25", "40", "12"):
-        facts._check_tuning_trials(one, run, 40)
+        facts.check_tuning_trials(one, run, 40)
 
 
 @pytest.mark.parametrize(
@@ -372,20 +372,20 @@ def test_values_and_rounds_that_tuning_trials_cannot_have_are_refused(
     tuning = Partial(successive_halving, **(dict(parameter=PEAK, seeds=[7]) | settings))
     run = runs_of_variants(one)["small"]
     with refuses(ValueError, *expected):
-        facts._check_tuning_trials(dataclasses.replace(one, tuning=tuning), run, steps)
+        facts.check_tuning_trials(dataclasses.replace(one, tuning=tuning), run, steps)
 
 
 def test_tuning_trials_that_are_left_of_another_plan_are_not_taken(compared):
     """For example, if someone has removed the runs to start again with other settings."""
     one, planned = compared
     tune(one, planned, (), (), run_all)
-    facts._check_nothing_left(dataclasses.replace(one, tuning=None), "small")
+    facts.check_nothing_left(dataclasses.replace(one, tuning=None), "small")
     with refuses(ValueError, "tuning/small", "tuning.jsonl"):
-        facts._check_nothing_left(one, "small")
-    facts._check_nothing_left(one, "other")
+        facts.check_nothing_left(one, "small")
+    facts.check_nothing_left(one, "other")
     (pathlib.Path(one.directory) / "runs/other/seed_0").mkdir(parents=True)
     with refuses(ValueError, "runs/other/seed_0"):
-        facts._check_nothing_left(one, "other")
+        facts.check_nothing_left(one, "other")
 
 
 # --- whole ----------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ def test_a_setting_of_ones_own_synthetic_task_by_the_same_name_makes_other_text(
         c.settings["task"].settings["order"]: dataclasses.replace(run, corpus=c) for c in corpora
     }
     with refuses(ValueError, "corpus.task.order", "up", "down"):
-        variants._check_common_data(own)
+        variants.check_common_data(own)
 
 
 def test_variants_may_train_on_more_documents_of_one_text():

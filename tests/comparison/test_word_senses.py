@@ -89,7 +89,7 @@ def test_embeddings_tell_nothing(builder, uses, monkeypatch):
 def test_planted_states_come_apart_and_the_layer_is_chosen_by_other_uses(uses, monkeypatch):
     """Layer 1 distinguishes the meanings. Constant states of any size score chance."""
     meaning_of = {}
-    place = word_senses._placed
+    place = word_senses.placed_use
 
     def placed(*arguments):
         found = place(*arguments)
@@ -104,7 +104,7 @@ def test_planted_states_come_apart_and_the_layer_is_chosen_by_other_uses(uses, m
             planted[[layer == 1 for layer in layers], :, meaning_of[tuple(row)]] += 1000
             yield i, types.SimpleNamespace(layers=planted, text=slice(0, len(row)))
 
-    monkeypatch.setattr(word_senses, "_placed", placed)
+    monkeypatch.setattr(word_senses, "placed_use", placed)
     monkeypatch.setattr(word_senses, "token_states", states)
     found = measured("encoder", uses, monkeypatch)
     assert found["word_in_context"].value == 1.0 and "layer 1" in found["word_in_context"].note

@@ -72,10 +72,10 @@ def test_sentences_are_drawn_once_and_the_same_every_time():
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", MODELS)
 def test_every_layout_that_writes_learns_to_answer(builder):
-    one = writing._answering(trained(builder, MODELS[builder]))
+    one = writing.with_answer_forms(trained(builder, MODELS[builder]))
     answered = [answered_prompt(one, *pair) for pair in PAIRS]
-    writer, peak = writing._finetuned(one, answered, 30, [1e-9, 0.1], 8)
-    assert peak.best == 0.1 and writing._nats(writer, answered[:8]) < 8 * 0.1
+    writer, peak = writing.finetuned_writer(one, answered, 30, [1e-9, 0.1], 8)
+    assert peak.best == 0.1 and writing.answer_nats(writer, answered[:8]) < 8 * 0.1
     if builder == "decoder":
         items = [{"text": text} for text, _ in PAIRS[:8]]
         written = answer(writer, "respond", items, Options(Decoding(max_new=4)))
@@ -111,12 +111,12 @@ def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypa
         return [{"answer": answers[item["text"]]} for item in items]
 
     monkeypatch.setattr(writing, "answer", written)
-    monkeypatch.setattr(writing, "_finetuned", lambda model, *_: (model, Peak(0.1, [0.1])))
+    monkeypatch.setattr(writing, "finetuned_writer", lambda model, *_: (model, Peak(0.1, [0.1])))
     subject = subject_of(trained("encoder_decoder", "span_corruption"))
     found = by_name(finetune_to_write(subject, task="translation"))
     assert found["/exact_match"].value == found["/from_scratch/exact_match"].value == 7 / 8
     assert found["/rouge_2"].value == 7 / 8 and found["/rouge_2"].baseline == 1 / 2
-    one = writing._answering(subject.trained)
+    one = writing.with_answer_forms(subject.trained)
     scored = score(one, FEW["validation"])
     bits = -sum(each.log_prob for each in scored) / math.log(2) / 24
     assert found["/bits_per_byte"].value == pytest.approx(bits)
@@ -125,7 +125,7 @@ def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypa
 @pytest.mark.sampled
 @pytest.mark.parametrize("builder", MODELS)
 def test_the_loss_is_that_of_the_answers_tokens_alone(builder):
-    one = writing._answering(trained(builder, MODELS[builder]))
+    one = writing.with_answer_forms(trained(builder, MODELS[builder]))
     answered = [answered_prompt(one, *pair) for pair in PAIRS[:8]]
     asked = []
 
@@ -135,7 +135,7 @@ def test_the_loss_is_that_of_the_answers_tokens_alone(builder):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "stepped", stepped)
-        writing._finetuned(one, answered, 1, [0.1], 8)
+        writing.finetuned_writer(one, answered, 1, [0.1], 8)
     expected = -np.mean(np.concatenate([each.log_probs for each in score(one, PAIRS[:8])]))
     assert asked == [pytest.approx(expected, rel=1e-4)]
 

@@ -8,9 +8,9 @@ import pytest
 from pretrax.inference.answering.generation import (
     Decoding,
     Draft,
-    _answer,
-    _without_partial_stop,
+    decoded_answer,
     generate,
+    without_partial_stop,
 )
 from pretrax.inference.decoding.decoding import decode, decoding_form
 from pretrax.inference.decoding.generation_rules import GenerationRules
@@ -169,8 +169,10 @@ def test_a_first_word_keeps_its_space():
 
     one = model("decoder")[0]._replace(decode=decode)
     prompt = Prompt([], [1, 2, 3], before=[1, 2, 3])
-    assert _answer(one, prompt, np.array([4]), Decoding(), np.zeros(1)).text == " Paris"
-    assert _answer(one, Prompt([], []), np.array([4]), Decoding(), np.zeros(1)).text == "Paris"
+    assert decoded_answer(one, prompt, np.array([4]), Decoding(), np.zeros(1)).text == " Paris"
+    assert (
+        decoded_answer(one, Prompt([], []), np.array([4]), Decoding(), np.zeros(1)).text == "Paris"
+    )
 
 
 @pytest.mark.slow
@@ -241,5 +243,5 @@ def test_sampling_has_the_settings():
 
 def test_partial_stop_strings_are_held_back():
     for text, certain in (("a = 1\nd", "a = 1"), ("a\nd.", "a\nd."), ("\n", ""), ("x]", "x")):
-        assert _without_partial_stop(text, ("\ndef", "]]")) == certain
-    assert _without_partial_stop("a", ()) == "a"
+        assert without_partial_stop(text, ("\ndef", "]]")) == certain
+    assert without_partial_stop("a", ()) == "a"

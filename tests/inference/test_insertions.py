@@ -9,7 +9,7 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import chisquare
 
 from pretrax.inference import Decoding, Options, answer, insert
-from pretrax.inference.answering.insertions import _insert
+from pretrax.inference.answering.insertions import insert_tokens
 from pretrax.inference.decoding.batching import encoder_batch
 from pretrax.inference.decoding.sampling import Sampling, numbered_keys
 from pretrax.inference.trained import allowed_token_mask
@@ -80,7 +80,7 @@ def drawn(one, draws: int, max_new: int, width: int) -> np.ndarray:
     tokens[:, : len(AB)] = AB
     allowed = allowed_token_mask(IDS, one.model.vocab_size, special=())
     keys, sizes = numbered_keys(0, range(draws)), np.full(draws, len(AB), np.int32)
-    run = functools.partial(_insert, one.model, "stop", max_new, Sampling(temperature=1.0))
+    run = functools.partial(insert_tokens, one.model, "stop", max_new, Sampling(temperature=1.0))
     got, grown, _ = jax.device_get(jax.jit(run)(one.params, tokens, sizes, allowed, keys))
     assert set(grown) == {len(AB) + max_new} and not got[:, len(AB) + max_new :].any()
     return got

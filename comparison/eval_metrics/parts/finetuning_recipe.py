@@ -66,7 +66,7 @@ def finetuned(
       words: the word of each text that has the class; None if the class belongs to the whole text.
       draws: indices of the training examples of each draw.
     """
-    rows = _rows(trained, texts, words, recipe.tokens)
+    rows = text_rows(trained, texts, words, recipe.tokens)
 
     def tried(peak: float) -> tuple[float, list[dict]]:
         models = []
@@ -82,7 +82,7 @@ def finetuned(
     peak, (_, models) = at_best_peak(recipe.peaks, tried)
 
     def predict(texts, words):
-        rows = _rows(trained, texts, words, recipe.tokens)
+        rows = text_rows(trained, texts, words, recipe.tokens)
         return np.stack([_predict(trained, params, rows) for params in models])
 
     return Finetuned(predict, peak)
@@ -96,7 +96,7 @@ def _trained(trained, rows, labels_N, learned, peak, recipe: FinetuningRecipe) -
     head = {"kernel": kernel, "bias": bias}
 
     def batch_of(chosen):
-        return *_batch(trained, [rows[i] for i in chosen]), jnp.asarray(labels_N[chosen])
+        return *row_batch(trained, [rows[i] for i in chosen]), jnp.asarray(labels_N[chosen])
 
     loss = jitted(_loss, trained.model)
     params = {"model": trained.params, "head": head}
@@ -104,26 +104,28 @@ def _trained(trained, rows, labels_N, learned, peak, recipe: FinetuningRecipe) -
 
 
 def _loss(model, params, batch, own_BxT, labels_B):
-    logits = _logits(model, params, batch, own_BxT)
+    logits = class_logits(model, params, batch, own_BxT)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels_B))
 
 
 def _predict(trained: Trained, params: dict, rows: Sequence[TextRow]) -> np.ndarray:
-    run = jitted(_logits, trained.model)
+    run = jitted(class_logits, trained.model)
     classes_N = np.zeros(len(rows), int)
     for chosen in by_length([len(row.tokens) for row in rows], 32):
-        batch, own_BxT = _batch(trained, [rows[i] for i in chosen])
+        batch, own_BxT = row_batch(trained, [rows[i] for i in chosen])
         classes_N[chosen] = np.argmax(run(params, batch, own_BxT), -1)
     return classes_N
 
 
-def _logits(model, params, batch, own_BxT):
+def class_logits(model, params, batch, own_BxT):
+    """Returns f32[B, C]: the logits of the head on the mean state of each row's own slots."""
     states_BxTxE = model.apply(params["model"], batch).hidden["top"].astype(jnp.float32)
     pooled_BxE = jnp.sum(states_BxTxE * own_BxT[..., None], 1) / jnp.sum(own_BxT, 1)[:, None]
     return pooled_BxE @ params["head"]["kernel"] + params["head"]["bias"][None]
 
 
-def _rows(trained: Trained, texts, words, tokens: int) -> list[TextRow]:
+def text_rows(trained: Trained, texts, words, tokens: int) -> list[TextRow]:
+    """Returns the texts as rows. With words, `TextRow.text` is the slot in which the word ends."""
     rows = [text_row(trained, trained.encode(text)[:tokens]) for text in texts]
     check_texts(trained, [row.tokens for row in rows])
     if words is None:
@@ -134,7 +136,7 @@ def _rows(trained: Trained, texts, words, tokens: int) -> list[TextRow]:
     return [row._replace(text=slice(slot, slot + 1)) for row, slot in zip(rows, slots)]
 
 
-def _batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any], jax.Array]:
+def row_batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any], jax.Array]:
     """Returns a batch, and f32[B, T] that is 1 in the slots over which the head averages."""
     batch = rows_batch(trained, rows)
     shape = next(x.shape for name, x in batch.items() if "positions" in name)

@@ -100,13 +100,13 @@ def stepped(
     step = jitted(_step, loss)
     warmup = max(1, int(WARMUP_SHARE * steps))
     batch_size = min(batch_size, len(examples))
-    for number, chosen in enumerate(_batches(examples, steps, batch_size)):
+    for number, chosen in enumerate(shuffled_batches(examples, steps, batch_size)):
         rate = peak * min((number + 1) / warmup, (steps - number) / max(steps - warmup, 1))
         params, state = step(params, state, batch_of(chosen), rate)
     return params
 
 
-def _batches(examples: np.ndarray, steps: int, batch_size: int) -> Iterator[np.ndarray]:
+def shuffled_batches(examples: np.ndarray, steps: int, batch_size: int) -> Iterator[np.ndarray]:
     """Yields the examples of each step. Each epoch has all examples in a new random order."""
     rng = np.random.default_rng(0)
     left = np.array([], int)

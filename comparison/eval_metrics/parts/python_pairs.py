@@ -88,7 +88,7 @@ def functions_of(document: LibraryText) -> Iterator[str]:
         text = textwrap.dedent(
             "".join(lines[node.lineno - 1 : first] + lines[last : node.end_lineno])
         )
-        if CHARACTERS[0] <= len(text) <= CHARACTERS[1] and text.isascii() and _parses(text):
+        if CHARACTERS[0] <= len(text) <= CHARACTERS[1] and text.isascii() and compiles(text):
             yield text
 
 
@@ -109,17 +109,18 @@ def _nodes(document: LibraryText) -> Iterator[ast.AST]:
         yield from ast.walk(tree)
 
 
-def _parses(text: str) -> bool:
+def compiles(text: str) -> bool:
+    """Returns whether Python compiles a text, which finds more errors than `ast.parse`, such as f() = 1."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            compile(text, "pair", "exec")  # finds more errors than `ast.parse`, such as f() = 1
+            compile(text, "pair", "exec")
     except (SyntaxError, ValueError):
         return False
     return True
 
 
-def _fails_to_parse(text: str) -> bool:
-    return not _parses(text)
+def fails_to_compile(text: str) -> bool:
+    return not compiles(text)
 
 
 # --- parts that may be exchanged ----------------------------------------------------------------
@@ -185,10 +186,10 @@ def _offset(text: str, line: int, column: int) -> int:
 
 # kind -> (function that yields parts that may be exchanged, function that tests for a wrong text)
 KINDS: dict[str, tuple[Callable, Callable[[str], bool]]] = {
-    "brackets": (partial(neighbors, kind=tokenize.OP, strings=CLOSING), _fails_to_parse),
-    "indentation": (indentations, _fails_to_parse),
-    "names": (names, _parses),  # An exchange by `names` is wrong although the text parses.
-    "keywords": (partial(neighbors, kind=tokenize.NAME, strings=keyword.kwlist), _fails_to_parse),
-    "operators": (partial(neighbors, kind=tokenize.OP, strings=OPERATORS), _fails_to_parse),
+    "brackets": (partial(neighbors, kind=tokenize.OP, strings=CLOSING), fails_to_compile),
+    "indentation": (indentations, fails_to_compile),
+    "names": (names, compiles),  # An exchange by `names` is wrong although the text parses.
+    "keywords": (partial(neighbors, kind=tokenize.NAME, strings=keyword.kwlist), fails_to_compile),
+    "operators": (partial(neighbors, kind=tokenize.OP, strings=OPERATORS), fails_to_compile),
     "words": (words, lambda text: True),
 }
