@@ -36,12 +36,7 @@ def synthetic_pairs(subject: Subject) -> list[Figure]:
     that neither judges pairs nor gives a likelihood.
     """
     trained = subject.trained
-    pairs = synthetic_task_of(subject).pairs
-    if not pairs:
-        raise ValueError(
-            "Got a synthetic task without `pairs`, expected one with pairs of texts that follow "
-            "one another: measure a run of such a task, for example runs/processes.gin."
-        )
+    pairs = synthetic_task_of(subject, "pairs").pairs
     if "pair" in trained.model.heads:
         score = log_odds
         how = "judged by the model's head"

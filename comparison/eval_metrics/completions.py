@@ -27,14 +27,9 @@ def synthetic_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[F
     Raises ValueError if the corpus of the run is not such a synthetic task or holds out a single
     document, and for a model that does not continue texts.
     """
-    task = synthetic_task_of(subject)
+    task = synthetic_task_of(subject, "accepts")
     trained = subject.trained
-    if task.accepts is None:
-        raise ValueError(
-            "Got a synthetic task without `accepts`, expected one with a function that says "
-            "whether a text may be a document: measure a run of such a task, for example "
-            "corpora/grammar.gin."
-        )
+    assert task.accepts is not None  # see `synthetic_task_of`
     if len(task.heldout) < 2:
         raise ValueError(
             "Got a synthetic task with one held-out document, expected at least two, since the "

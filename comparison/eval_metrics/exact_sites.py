@@ -105,12 +105,7 @@ def area_under_curve(sites: Sequence[SyntheticSite], log_probs: Sequence[np.ndar
 
 def _task_and_scores(subject: Subject) -> tuple[SyntheticTask, list[np.ndarray]]:
     """Returns the task, and the log-probability f64[A] of each candidate of each site."""
-    task = synthetic_task_of(subject)
-    if not task.sites:
-        raise ValueError(
-            "Got a synthetic task without `sites`, expected one with exact likelihoods of letters: "
-            "measure a run of such a task, for example runs/proteins.gin."
-        )
+    task = synthetic_task_of(subject, "sites")
     trained = subject.trained
     # The exact likelihoods are those of texts that end.
     ends = mode_of(trained) in ("continue", "complete")

@@ -41,10 +41,21 @@ def synthetic_questions(subject: Subject) -> list[Figure]:
     return [first._replace(name="synthetic_questions"), *by_kind.values()]
 
 
-def synthetic_task_of(subject: Subject) -> SyntheticTask:
+# Fields that some synthetic tasks lack -> what they hold, and the gin file of a task that has them.
+FIELDS = {
+    "accepts": ("a function that says whether a text may be a document", "corpora/grammar.gin"),
+    "classes": ("texts with classes", "runs/proteins.gin"),
+    "pairs": ("pairs of texts that follow one another", "runs/processes.gin"),
+    "sites": ("exact likelihoods of letters", "runs/proteins.gin"),
+    "tags": ("texts whose words have tags", "runs/genes.gin"),
+}
+
+
+def synthetic_task_of(subject: Subject, needs: str | None = None) -> SyntheticTask:
     """Returns the synthetic task that a run was trained on.
 
-    Raises ValueError if the corpus of the run is not a synthetic task or has changed since.
+    Raises ValueError if the corpus of the run is not a synthetic task or has changed since, and if
+    the task lacks the field `needs`.
     """
     corpus = None if subject.corpus is None else as_partial(subject.corpus)
     if corpus is None or corpus.function is not synthetic_documents:
@@ -54,7 +65,14 @@ def synthetic_task_of(subject: Subject) -> SyntheticTask:
             "run of a synthetic task, such as runs/reversal.gin."
         )
     _ = subject.plan  # Planning rejects a corpus that has changed.
-    return drawn_task(corpus.settings["task"], corpus.settings.get("seed", 0))
+    task = drawn_task(corpus.settings["task"], corpus.settings.get("seed", 0))
+    if needs is not None and not getattr(task, needs):
+        having, example = FIELDS[needs]
+        raise ValueError(
+            f"Got a synthetic task without `{needs}`, expected one with {having}: measure a run of "
+            f"such a task, for example {example}."
+        )
+    return task
 
 
 def synthetic_classes(subject: Subject) -> ClassTask:
@@ -62,8 +80,7 @@ def synthetic_classes(subject: Subject) -> ClassTask:
 
     Raises ValueError as `synthetic_task_of`, and for a synthetic task without classes.
     """
-    task = synthetic_task_of(subject)
-    parts = _parts(task.classes, "classes", "texts", "runs/proteins.gin")
+    parts = _parts(synthetic_task_of(subject, "classes").classes)
     return ClassTask(
         texts={part: [text for text, _ in examples] for part, examples in parts.items()},
         labels={part: [label for _, label in examples] for part, examples in parts.items()},
@@ -76,22 +93,14 @@ def synthetic_tags(subject: Subject) -> dict[str, list[Tagged]]:
     Raises ValueError as `synthetic_task_of`, and for a synthetic task without tags.
     """
     tagged = []
-    task = synthetic_task_of(subject)
-    for text, tags in task.tags:
+    for text, tags in synthetic_task_of(subject, "tags").tags:
         words = [word.span() for word in re.finditer(r"\S+", text)]
         tagged.append(Tagged(text, tuple(words), tuple(tags)))
-    return _parts(tagged, "tags", "words", "runs/genes.gin")
+    return _parts(tagged)
 
 
-def _parts(
-    examples: Sequence[Example], field: str, labeled: str, run: str
-) -> dict[str, list[Example]]:
-    """Returns the training and the held-out examples; raises ValueError if there are none."""
-    if not examples:
-        raise ValueError(
-            f"Got a synthetic task without `{field}`, expected one whose {labeled} have {field}: "
-            f"measure a run of such a task, for example {run}."
-        )
+def _parts(examples: Sequence[Example]) -> dict[str, list[Example]]:
+    """Returns the training and the held-out examples."""
     kept = len(examples) * 4 // 5
     return {"train": [*examples[:kept]], "validation": [*examples[kept:]]}
 
