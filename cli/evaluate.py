@@ -25,12 +25,11 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, track
-from rich.table import Column, Table
 
 from ..comparison.eval_metrics import EVAL_METRICS
 from ..comparison.eval_metrics.heldout_loss import evaluator
@@ -71,7 +70,7 @@ from ..settings.command_line import (
     opening,
     parse_options,
 )
-from ..settings.printable import PrintableConsole, print_note
+from ..settings.printable import PrintableConsole, plain_table, print_note
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
@@ -96,7 +95,6 @@ USED_BY = {
     "sequences": ("regions",),
     "objective": ("heldout",),
 }
-PLAIN: dict[str, Any] = {"box": None, "header_style": "bold"}  # how tables look
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -236,8 +234,7 @@ def tasks_of(options) -> list[EvaluationTask]:
 
 def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> None:
     tasks = tasks_of(options)
-    right = functools.partial(Column, justify="right")
-    table = Table("task", right("step"), "metric", right("score"), right("baseline"), **PLAIN)
+    table = plain_table("task", "step", "metric", "score", "baseline", text=("task", "metric"))
     for trained in trained_at(options, steps):
         if options.labeled:
             check_names_classes(trained, options.mode or mode_of(trained))
@@ -292,8 +289,7 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
     wild_type = read_wild_type(options.wild_type)
     table = None
     scores_of_steps: dict[int, list[float]] = {}
-    right = functools.partial(Column, justify="right")
-    printed = Table(right("step"), "metric", right("figure"), right("baseline"), **PLAIN)
+    printed = plain_table("step", "metric", "figure", "baseline", text=("metric",))
     for trained in trained_at(options, steps):
         scoring = options.scoring or usual_scoring(trained)
         check_scoring(trained, scoring, options.both_strands)
@@ -327,9 +323,8 @@ def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> 
     regions = read_regions(options.regions)
     check_regions(regions, options.sequences)
     rows: list[dict] = []
-    printed = Table(Column("step", justify="right"), "region", **PLAIN)
-    for column in ("letters", "loss", "baseline", "perplexity"):
-        printed.add_column(column, justify="right")
+    columns = ("step", "region", "letters", "loss", "baseline", "perplexity")
+    printed = plain_table(*columns, text=("region",))
     shown = functools.partial(
         track, console=console, transient=True, disable=not console.is_terminal
     )

@@ -3,21 +3,12 @@
 import math
 from collections.abc import Iterable
 
-from rich.table import Column, Table
-from rich.text import Text
-
 from .statistics import Estimate
 
 MISSING = "–"
 MINUS = "\N{MINUS SIGN}"
 MAX_DECIMALS = 6
 DIGITS = 4  # number of significant digits of a number whose interval is not known
-
-
-def plain_table(first: str, *others: str | Text) -> Table:
-    """Returns a table without lines for a terminal. All columns except the first are numbers."""
-    columns = (Column(head, justify="right") for head in others)
-    return Table(first, *columns, box=None, header_style="bold")
 
 
 def decimals(estimates: Iterable[Estimate]) -> int | None:

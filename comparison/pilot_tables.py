@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..settings.printable import plain_table
 from .figures import NATS
-from .formatting import DIGITS, MISSING, amount, decimals, number, plain_table
+from .formatting import DIGITS, MISSING, amount, decimals, number
 from .pilot import COVERED, SMALLEST, STEEP, Need, Pilot, Prospect
 from .report.positive_controls import PositiveControl, controls_of
 from .report.wording import ARROW, about_curve, separate_unit

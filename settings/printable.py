@@ -7,13 +7,14 @@ Documents, answers, tokens and file names are printed by this console or with `p
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 _PADDED = (Columns, Padding, Table)  # what rich fills with blanks up to its width
 
@@ -62,6 +63,21 @@ def print_note(console: Console, text: str) -> None:
     """Prints a text without wrapping its lines, so that paths and commands can be copied."""
     if text:
         console.print(text, markup=False, soft_wrap=True)
+
+
+def plain_table(
+    *columns: str | Text, text: Collection[str] | None = None, title: str | None = None
+) -> Table:
+    """Returns a table without lines, with columns of text to the left and of numbers to the right.
+
+    Args:
+      text: names of the columns of text. None: the first column.
+    """
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for number, column in enumerate(columns):
+        is_text = number == 0 if text is None else column in text
+        table.add_column(column, justify="left" if is_text else "right")
+    return table
 
 
 def _without_padding(segments: Iterable[Segment]) -> Iterator[Segment]:

@@ -6,13 +6,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ...constraints import listed, near
 from ...settings import run_directory
 from ...settings.gin_reader import value_in_gin
 from ...settings.partial import Partial, parameters
-from ...settings.printable import print_note
+from ...settings.printable import plain_table, print_note
 from ..figures import Figure
 from . import EVAL_METRICS
 from .kept_figures import Measured, measure, write_measured
@@ -76,10 +75,8 @@ def print_measured(
     chosen: Mapping[str, Partial],
 ) -> None:
     """Measures the checkpoints of these steps, and prints a table of figures with their notes."""
-    table = Table(box=None, header_style="bold")
+    table = plain_table("step", "figure", "value", "baseline", "unit", text=("figure", "unit"))
     notes = []
-    for name in ("step", "figure", "value", "baseline", "unit"):
-        table.add_column(name, justify="left" if name in ("figure", "unit") else "right")
     for step in steps:
         for f in measured(Subject(run_dir, step, trusted), chosen):
             baseline = "" if f.baseline is None else f"{f.baseline:.4g}"

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.markup import escape
 
+from ...settings.printable import plain_table
 from ..facts import VariantFacts
-from ..formatting import MINUS, plain_table, spread
+from ..formatting import MINUS, spread
 from ..matching import PARAMETERS, WHAT, macro_of_solved
 from .summary import Summary
 

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..formatting import plain_table
+from ...settings.printable import plain_table
 from . import tables, wording
 from .equality import unequal
 from .summary import Summary

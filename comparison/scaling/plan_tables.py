@@ -6,10 +6,11 @@ from typing import Any
 
 from rich.console import Console
 
+from ...settings.printable import plain_table
 from ...training.reporting.console import active_note, print_warning
 from ...training.run import T5_VOCABULARY
 from ..figures import NATS
-from ..formatting import amount, plain_table
+from ..formatting import amount
 from .laws_of_comparisons import FittedLaw
 from .requirements import (
     DAY,

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.text import Text
 
 from ...objectives import PromptForm
+from ...settings.printable import plain_table
 from ..answering.answers import Options
 from ..answering.masks import MASKED, Guess, fill_masks
 from ..answering.next_tokens import next_tokens
-from ..reporting.printing import plain_table
 from ..trained import (
     Mode,
     ModeCommand,
@@ -85,10 +85,7 @@ def _show_next(console: Console, item: dict, record: dict) -> None:
 
 def _show_guesses(console: Console, text: str, columns: dict[str, Sequence[dict]]) -> None:
     console.print(Text(text), soft_wrap=True)
-    table = plain_table()
-    for name in columns:
-        table.add_column(name)
-        table.add_column("p", justify="right")
+    table = plain_table(*(head for name in columns for head in (name, "p")), text=columns)
     for guesses in zip(*columns.values()):
         cells = [(Text(repr(guess["token"])), f"{guess['probability']:.3f}") for guess in guesses]
         table.add_row(*(cell for pair in cells for cell in pair))

@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Column
 from rich.text import Text
 
-from ...settings.printable import print_note
+from ...settings.printable import plain_table, print_note
 from ..answering.answers import Options, string_of
 from ..answering.scoring import Scored, score
 from ..prompting.items import text_of_item
-from ..reporting.printing import plain_table
 from ..trained import Mode, ModeCommand, Trained, register_mode
 
 MAX_TABLE_TOKENS = 64  # largest number of tokens that are shown as a table
@@ -65,7 +63,7 @@ def _show(console: Console, item: dict, record: dict) -> None:
     if len(record["token_log_probs"]) > MAX_TABLE_TOKENS:
         console.print("--file and --out write the log-probability of each token.", style="dim")
         return
-    table = plain_table("token", Column("p", justify="right"), Column("nats", justify="right"))
+    table = plain_table("token", "p", "nats")
     for name, log_prob in record["token_log_probs"]:
         table.add_row(Text(repr(name)), f"{math.exp(log_prob):.3g}", f"{log_prob:.3f}")
     console.print(table)

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich.console import Console
-from rich.table import Column
 from rich.text import Text
 
 from ...objectives import PromptForm
+from ...settings.printable import plain_table
 from ..answering.answers import Options, answer
 from ..answering.embeddings import embed
 from ..answering.masks import MASKED
 from ..answering.states import layers_of, states
 from ..prompting.items import text_of_item
 from ..reporting.predict_options import Request
-from ..reporting.printing import plain_table, progress_of
+from ..reporting.printing import progress_of
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
 
 NEAREST = 3  # number of nearest tokens that are shown for each token
@@ -70,9 +70,8 @@ def _show_embeddings(
             return
     left = np.array([record["embedding"] for record in records])
     right = np.array([record["embedding"] for record in against_records])
-    table = plain_table("", title="Cosines")
-    for item in against[:MAX_SIMILAR]:
-        table.add_column(Text(item["text"][:16]), justify="right")
+    texts = [Text(item["text"][:16]) for item in against[:MAX_SIMILAR]]
+    table = plain_table("", *texts, title="Cosines")
     for item, row in zip(items, (left @ right.T)[:, :MAX_SIMILAR]):
         table.add_row(Text(item["text"][:40]), *(f"{x:.3f}" for x in row))
     console.print(table)
@@ -166,9 +165,8 @@ def _print_states(
         names = [repr(trained.decode([token])) for token in by_text[i].tokens]
         for layer, states_TxE in zip(layers, by_text[i].layers):
             title = f"Layer {layer}, of {states_TxE.shape[1]} numbers"
-            table = plain_table(
-                "token", Column("norm", justify="right"), "nearest, by cosine", title=title
-            )
+            columns = ("token", "norm", "nearest, by cosine")
+            table = plain_table(*columns, text=(columns[0], columns[2]), title=title)
             for name, norm, near in zip(names, *_nearest(states_TxE)):
                 nearest = ", ".join(f"{names[k]} {cosine:.2f}" for k, cosine in near)
                 table.add_row(Text(name), f"{norm:.3g}", Text(nearest))

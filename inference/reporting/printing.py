@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-from rich.table import Column, Table
 from rich.text import Text
 
 from ...settings.printable import printable
@@ -98,10 +97,6 @@ def _print_text(console: Console, mode: Mode, item: dict, record: dict) -> None:
         if number:
             console.print("─" * 20, style="dim")
         console.print(before + Text(text), soft_wrap=True)
-
-
-def plain_table(*columns: str | Column, title: str | None = None) -> Table:
-    return Table(*columns, title=title, title_justify="left", box=None, header_style="bold")
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ def _nodes(document: LibraryText) -> Iterator[ast.AST]:
 
 
 def compiles(text: str) -> bool:
-    """Returns whether Python compiles a text, which finds more errors than `ast.parse`, such as f() = 1."""
+    """Returns whether Python compiles a text. This rejects more than `ast.parse`, as f() = 1."""
     try:
         with warnings.catch_warnings(action="ignore"):
             compile(text, "pair", "exec")
