@@ -12,7 +12,7 @@ compared runs, and it is scored on training text that it holds out.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from annotated_types import MinLen
@@ -26,7 +26,7 @@ from ..constraints import (
     checked,
     selector_of,
 )
-from ..settings.partial import Partial, as_partial, functions_in, parameters
+from ..settings.partial import functions_in, parameters, with_settings
 
 if TYPE_CHECKING:
     from ..training.run import Run
@@ -150,19 +150,8 @@ def with_value(tuning: Tuning, run: "Run", value: float | None) -> "Run":
     """Returns the run with this value of the tuned setting; None leaves its own value."""
     if value is None:
         return run
-    return dataclasses.replace(run, optimizer=_with_value(run.optimizer, tuning.parameter, value))
-
-
-def _with_value(function: Callable, parameter: str, value: float) -> Partial:
-    partial = as_partial(function)
-    settings = {
-        name: _with_value(inner, parameter, value) if callable(inner) else inner
-        for name, inner in partial.settings.items()
-    }
-    selector, _, name = parameter.rpartition(".")
-    if selector == selector_of(partial.function) and name in (parameters(partial.function) or {}):
-        settings[name] = value
-    return type(partial)(partial.function, **settings)
+    optimizer = with_settings(run.optimizer, {tuning.parameter: value})
+    return dataclasses.replace(run, optimizer=optimizer)
 
 
 def line_of(tuning: Tuning, value: float) -> str:

@@ -5,6 +5,7 @@ ranges, choices and help texts come from the annotations and docstrings of the b
 """
 
 import ast
+import itertools
 import math
 import types
 import typing
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Ge, Gt, Le, Lt
 
 from ..constraints import limits, selector_of
-from ..settings.partial import Partial, as_partial, functions_in, parameters
+from ..settings.partial import Partial, as_partial, functions_in, parameters, with_settings
 from ..settings.setting_help import setting_help
 
 STEPS = 100  # number of steps of a slider over an interval of real numbers
@@ -60,7 +61,7 @@ def controls(build: Callable) -> list[Control]:
     ['objectives.goldfish_loss.k', 'objectives.goldfish_loss.width']
     """
     by_name: dict[str, list[Control]] = {}
-    for control in _every(as_partial(build)):
+    for control in itertools.chain.from_iterable(map(_controls_of, functions_in(build))):
         by_name.setdefault(control.name, []).append(control)
     return [same[0] for same in by_name.values() if all(one == same[0] for one in same)]
 
@@ -78,7 +79,7 @@ def with_values(build: Callable, values: Mapping[str, Any]) -> Partial:
         raise ValueError(
             f"Got a value for {min(unknown)}, which is not a setting of this objective."
         )
-    return _changed(build, values)
+    return as_partial(with_settings(build, values))
 
 
 def value_of(control: Control, value: Any) -> Any:
@@ -101,48 +102,16 @@ def value_of(control: Control, value: Any) -> Any:
         ) from error
 
 
-def _every(build: Partial) -> Iterator[Control]:
-    """Yields the controls of a builder's settings, then those of the functions in its settings."""
+def _controls_of(build: Partial) -> Iterator[Control]:
+    """Yields the controls of the settings of a function."""
     function = build.function
     hints = typing.get_type_hints(function, include_extras=True)
-    settings = parameters(function) or {}
-    name = selector_of(function)
-    for setting, parameter in settings.items():
+    for setting, parameter in (parameters(function) or {}).items():
         value = build.settings.get(setting, parameter.default)
         if setting in hints and value is not parameter.empty:
-            control = _control(f"{name}.{setting}", hints[setting], value)
+            control = _control(f"{selector_of(function)}.{setting}", hints[setting], value)
             if control is not None:
                 yield control._replace(about=setting_help(function, setting))
-    for value in build.settings.values():
-        for inner in _builders(value):
-            yield from _every(inner)
-
-
-def _builders(value: Any) -> Iterator[Partial]:
-    """Yields the functions in the value of a setting."""
-    if isinstance(value, Partial):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _builders(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _builders(inner)
-
-
-def _changed(value: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(value, Partial):
-        name = selector_of(value.function)
-        settings = {key: _changed(inner, values) for key, inner in value.settings.items()}
-        for setting in parameters(value.function) or {}:
-            if f"{name}.{setting}" in values:
-                settings[setting] = values[f"{name}.{setting}"]
-        return type(value)(value.function, **settings)
-    if isinstance(value, Mapping):
-        return {key: _changed(inner, values) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_changed(inner, values) for inner in value)
-    return value
 
 
 def _control(name: str, annotation: Any, value: Any) -> Control | None:

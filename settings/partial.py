@@ -175,6 +175,27 @@ def functions_in(value: Any) -> list[Partial]:
     return [plain(partial), *functions_in(dict(partial.settings))]
 
 
+def with_settings(value: Any, settings: Mapping[str, Any]) -> Any:
+    """Returns a value whose functions have these settings, as gin bindings of these names.
+
+    >>> from pretrax.training.optimizers import warmup_constant
+    >>> with_settings([warmup_constant], {"optimizers.warmup_constant.peak": 0.2})
+    [Partial(training.optimizers.warmup_constant, peak=0.2)]
+    """
+    if isinstance(value, Mapping):
+        return {key: with_settings(inner, settings) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(with_settings(inner, settings) for inner in value)
+    if not callable(value):
+        return value
+    partial = as_partial(value)
+    own = {name: with_settings(inner, settings) for name, inner in partial.settings.items()}
+    for name in parameters(partial.function) or {}:
+        if (setting := f"{selector_of(partial.function)}.{name}") in settings:
+            own[name] = settings[setting]
+    return type(partial)(partial.function, **own) if own else value
+
+
 def plain(partial: Partial) -> Partial:
     """Returns the function with its settings as a `Partial`, also for a `Call`."""
     return Partial(partial.function, **partial.settings)
