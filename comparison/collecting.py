@@ -20,8 +20,8 @@ from .results import (
     Curve,
     Measurement,
     Results,
-    Spent,
     TrainedRun,
+    TrainingCost,
     read_tuning_trials,
 )
 from .trials import Trial, TrialState
@@ -66,9 +66,9 @@ def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
     return Results(
         setup,
         runs,
-        [m for m in measured if m.spent is None],
+        [m for m in measured if m.cost is None],
         read_tuning_trials(comparison.directory),
-        tuple(m for m in measured if m.spent is not None),
+        tuple(m for m in measured if m.cost is not None),
     )
 
 
@@ -95,36 +95,36 @@ def _measurements(states: Sequence[TrialState], runs: Sequence[TrainedRun]) -> l
     for *_, figures in measures:
         units.setdefault(figures[0].name, set()).add(figures[0].unit)
     measurements = []
-    for trial, spent, eval_metric, figures in measures:
+    for trial, cost, eval_metric, figures in measures:
         words = settings_in_words(eval_metric, trial.eval_metrics)
         words += [figures[0].unit] if len(units[figures[0].name]) > 1 else []
         for figure in figures:
             named = figure._replace(name=labeled(figure.name, words))
-            measurements.append(Measurement(trial.variant, trial.seed, trial.folder, named, spent))
+            measurements.append(Measurement(trial.variant, trial.seed, trial.folder, named, cost))
     return measurements
 
 
 def _measured(
     state: TrialState, run: TrainedRun
-) -> Iterator[tuple[Trial, Spent | None, Callable, Sequence[Figure]]]:
+) -> Iterator[tuple[Trial, TrainingCost | None, Callable, Sequence[Figure]]]:
     """Yields the results of each eval metric at each checkpoint of a trial.
 
-    `Spent` is None for the end of the trial.
+    `TrainingCost` is None for the end of the trial.
     """
     trial = state.trial
     for step, step_results in state.measured.items():
-        spent = None if step == trial.run.steps else spent_at(run, state.metrics, step)
+        cost = None if step == trial.run.steps else cost_at(run, state.metrics, step)
         for eval_metric, measured in zip(trial.eval_metrics, step_results):
             if measured is not None and measured.figures:
-                yield trial, spent, eval_metric, measured.figures
+                yield trial, cost, eval_metric, measured.figures
 
 
-def spent_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int) -> Spent:
+def cost_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int) -> TrainingCost:
     """Returns the cost of a run up to a step, according to its logged metrics `entries`."""
     logged = tokens_by_step(entries)
     tokens = float(np.interp(step, [*logged], [*logged.values()]))
     until = [entry for entry in entries if entry["step"] <= step]
-    return Spent(
+    return TrainingCost(
         step, round(tokens), run.flops * step / run.steps, tokens * seconds_per_token(until)
     )
 

@@ -30,7 +30,7 @@ COVERED = 0.80  # probability that an interval of seeds covers the needed number
 SHOWN = 3  # number of differences shown for an eval metric, the largest that the pilot measured
 STEEP = 0.05  # share by which a loss must still fall for more steps to be advised
 CLEAR = 2.0  # number of standard errors by which a mean must differ from a level
-SMALLEST = "smallest effect"  # the difference of a `Need` whose size the user gives
+SMALLEST = "smallest effect"  # the difference of a `RequiredSeeds` whose size the user gives
 BOUNDED = ("share", "accuracy", "reciprocal rank")  # prefixes of units that range from 0 to 1
 
 
@@ -53,7 +53,7 @@ class PairedNoise(NamedTuple):
         return float(spread / math.sqrt(low)), float(spread / math.sqrt(high))
 
 
-class Need(NamedTuple):
+class RequiredSeeds(NamedTuple):
     """The number of seeds that finds a difference, with its interval.
 
     A number is None if it is more than `statistics.MAX_SEEDS`.
@@ -66,14 +66,14 @@ class Need(NamedTuple):
     most: int | None  # upper end of the interval
 
 
-class Prospect(NamedTuple):
+class MetricPower(NamedTuple):
     """The conclusions of a pilot about an eval metric."""
 
     column: Column
     noise: PairedNoise
     leave_out: str  # why it should be left out; "" if it can distinguish variants
     found: float  # the smallest difference that the seeds of the comparison find
-    needs: Sequence[Need]
+    needs: Sequence[RequiredSeeds]
 
 
 class Fall(NamedTuple):
@@ -88,7 +88,7 @@ class Pilot(NamedTuple):
     seeds: Sequence[int]
     tested: int  # number of differences that are tested, for which the level is corrected
     looks: int  # number of planned looks, at least 1
-    prospects: Sequence[Prospect]
+    metrics: Sequence[MetricPower]
     seconds: float  # seconds of training that one more seed of all variants takes
     flops: float  # FLOPs that one more seed of all variants takes
     falls: Mapping[str, Fall]  # by variant
@@ -147,8 +147,8 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
     reasons = {c.name: leave_out(c, noises[c.name], steep) for c in summary.columns}
     tested = sum(not reasons[d.figure] for d in summary.differences)
     level = LEVEL / looks / max(tested, 1)
-    prospects = [
-        Prospect(
+    metrics = [
+        MetricPower(
             column,
             noise := noises[column.name],
             reasons[column.name],
@@ -162,7 +162,7 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
         sorted({run.seed for run in summary.runs}),
         tested,
         looks,
-        prospects,
+        metrics,
         sum(cost["seconds"] for cost in seed_costs),
         sum(cost["FLOPs"] for cost in seed_costs),
         fall,
@@ -218,20 +218,22 @@ def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
     return ""
 
 
-def _needs(summary: Summary, figure: str, noise: PairedNoise, level: float) -> Iterator[Need]:
-    """Yields the need of the smallest effect of a figure, or of the largest measured ones."""
+def _needs(
+    summary: Summary, figure: str, noise: PairedNoise, level: float
+) -> Iterator[RequiredSeeds]:
+    """Yields the seeds for a figure's smallest effect, or else for its largest measured effects."""
     if not noise.deviation > 0:
         return
     size = summary.setup.smallest_effects.get(figure)
     if size is not None:
         ends = (size / end for end in noise.interval)
-        yield Need(SMALLEST, size, *_seeds(level, size / noise.deviation, *ends))
+        yield RequiredSeeds(SMALLEST, size, *_seeds(level, size / noise.deviation, *ends))
         return
     seen = [d for d in summary.differences if d.figure == figure]
     for d in sorted(seen, key=lambda d: -abs(d.estimate.mean))[:SHOWN]:
         effect = abs(d.estimate.mean) / noise.deviation
         low, high = effect_interval(effect, d.estimate.seeds, noise.freedom)
-        yield Need(
+        yield RequiredSeeds(
             f"{d.variant} against {d.other}", d.estimate.mean, *_seeds(level, effect, high, low)
         )
 

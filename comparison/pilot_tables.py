@@ -9,7 +9,7 @@ from rich.text import Text
 from ..settings.printable import plain_table
 from .figures import NATS
 from .formatting import DIGITS, MISSING, amount, decimals, number
-from .pilot import COVERED, SMALLEST, STEEP, Need, Pilot, Prospect
+from .pilot import COVERED, SMALLEST, STEEP, MetricPower, Pilot, RequiredSeeds
 from .report.positive_controls import PositiveControl, controls_of
 from .report.wording import ARROW, about_curve, separate_unit
 from .statistics import LEVEL, MAX_SEEDS, POWER, Estimate
@@ -20,13 +20,11 @@ def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
     named = ", ".join(map(str, pilot.seeds))
     console.print(Text(f"\nThe pilot: seed{'s' * (len(pilot.seeds) > 1)} {named}", "bold"))
     console.print(_eval_metrics(pilot, len(seeds)))
-    for prospect in pilot.prospects:
-        if prospect.leave_out:
-            console.print(
-                Text(f"• {prospect.column.name}: leave it out, since {prospect.leave_out}.")
-            )
-    for prospect in pilot.prospects:
-        for control in controls_of(prospect.column.name):
+    for metric in pilot.metrics:
+        if metric.leave_out:
+            console.print(Text(f"• {metric.column.name}: leave it out, since {metric.leave_out}."))
+    for metric in pilot.metrics:
+        for control in controls_of(metric.column.name):
             console.print(Text(f"• {about_control(control)}"))
     needs = _needs(pilot)
     if needs.row_count:
@@ -56,10 +54,10 @@ def about_control(control: PositiveControl) -> str:
 
 def about_seeds(pilot: Pilot) -> str:
     """Returns an explanation of the numbers of seeds, and the cost of one more seed."""
-    freedom = max(prospect.noise.freedom for prospect in pilot.prospects)
+    freedom = max(metric.noise.freedom for metric in pilot.metrics)
     degrees = f"{freedom} degree{'s' * (freedom > 1)} of freedom"
     differences = f"{pilot.tested} difference{'s' * (pilot.tested != 1)}"
-    leaves_out = any(prospect.leave_out for prospect in pilot.prospects)
+    leaves_out = any(metric.leave_out for metric in pilot.metrics)
     kept = " of the remaining eval metrics" if leaves_out else ""
     looks = f" and {pilot.looks} looks" * (pilot.looks > 1)
     return (
@@ -91,7 +89,7 @@ def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
     """Returns which changes after a pilot keep the error rate, and which do not."""
     first = max((*seeds, *pilot.seeds)) + 1
     others = ", ".join(str(first + k) for k in range(3))
-    out = any(prospect.leave_out for prospect in pilot.prospects)
+    out = any(metric.leave_out for metric in pilot.metrics)
     leaving = " or leaving out eval metrics" if out else ""
     return (
         f"With the planned {len(seeds)} seeds and all planned eval metrics, the probability of a "
@@ -105,38 +103,36 @@ def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
 def _eval_metrics(pilot: Pilot, seeds: int) -> Table:
     heads = ("baseline", "means", "noise of a difference", f"found by {seeds} seeds")
     table = plain_table("", *heads)
-    for prospect in pilot.prospects:
-        column = prospect.column
+    for metric in pilot.metrics:
+        column = metric.column
         name = f"{column.name} {ARROW[column.better]}\n{separate_unit(column)}"
         baseline = MISSING if column.baseline is None else f"{column.baseline:.{DIGITS}g}"
-        table.add_row(Text(name), baseline, _means(prospect), _noise(prospect), _found(prospect))
+        table.add_row(Text(name), baseline, _means(metric), _noise(metric), _found(metric))
     return table
 
 
-def _means(prospect: Prospect) -> str:
-    means = [estimate.mean for estimate in prospect.column.estimates.values()]
-    places = _places(prospect)
+def _means(metric: MetricPower) -> str:
+    means = [estimate.mean for estimate in metric.column.estimates.values()]
+    places = _places(metric)
     return f"{number(min(means), places)} to {number(max(means), places)}" if means else MISSING
 
 
-def _noise(prospect: Prospect) -> str:
-    noise = prospect.noise
+def _noise(metric: MetricPower) -> str:
+    noise = metric.noise
     if not noise.deviation > 0:
         return "none seen" if noise.freedom else MISSING
-    deviation, low, high = (
-        number(x, _places(prospect)) for x in (noise.deviation, *noise.interval)
-    )
+    deviation, low, high = (number(x, _places(metric)) for x in (noise.deviation, *noise.interval))
     return f"{deviation} ({low} to {high})"
 
 
-def _found(prospect: Prospect) -> str:
-    known = not prospect.leave_out and prospect.noise.deviation > 0
-    return f"± {number(prospect.found, _places(prospect))}" if known else MISSING
+def _found(metric: MetricPower) -> str:
+    known = not metric.leave_out and metric.noise.deviation > 0
+    return f"± {number(metric.found, _places(metric))}" if known else MISSING
 
 
-def _places(prospect: Prospect) -> int | None:
+def _places(metric: MetricPower) -> int | None:
     """Returns the number of decimals with which the numbers of an eval metric are shown."""
-    half = prospect.noise.deviation
+    half = metric.noise.deviation
     return decimals([Estimate(0.0, -half, half, 2)]) if half > 0 else None
 
 
@@ -144,12 +140,12 @@ def _needs(pilot: Pilot) -> Table:
     table = plain_table(
         "", "", "difference", "seeds", f"{COVERED:.0%} interval", "s more", "FLOPs more"
     )
-    for prospect in pilot.prospects:
-        for need in prospect.needs:
+    for metric in pilot.metrics:
+        for need in metric.needs:
             table.add_row(
-                Text(prospect.column.name),
+                Text(metric.column.name),
                 Text(need.difference),
-                number(need.size, _places(prospect), sign=need.difference != SMALLEST),
+                number(need.size, _places(metric), sign=need.difference != SMALLEST),
                 _seeds(need.seeds),
                 f"{_seeds(need.least)} to {_seeds(need.most)}",
                 _more(pilot, need, pilot.seconds),
@@ -162,7 +158,7 @@ def _seeds(number: int | None) -> str:
     return f"over {MAX_SEEDS}" if number is None else str(number)
 
 
-def _more(pilot: Pilot, need: Need, cost_per_seed: float) -> str:
+def _more(pilot: Pilot, need: RequiredSeeds, cost_per_seed: float) -> str:
     """Returns the cost of the needed seeds that the pilot does not have."""
     if need.seeds is None:
         return MISSING

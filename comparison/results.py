@@ -51,7 +51,7 @@ class ComparisonSetup(NamedTuple):
     smallest_effects: Mapping[str, float] = {}  # the smallest difference that matters, by figure
 
 
-class Spent(NamedTuple):
+class TrainingCost(NamedTuple):
     """The cost of a run's training up to a step."""
 
     step: int
@@ -80,9 +80,9 @@ class TrainedRun(NamedTuple):
         return self.flops_per_token * self.text_tokens
 
     @property
-    def spent(self) -> Spent:
+    def cost(self) -> TrainingCost:
         """The cost of the whole run."""
-        return Spent(self.steps, self.text_tokens, self.flops, self.seconds)
+        return TrainingCost(self.steps, self.text_tokens, self.flops, self.seconds)
 
 
 class TuningTrial(NamedTuple):
@@ -105,7 +105,9 @@ class Measurement(NamedTuple):
     seed: int
     run: str  # the run directory, relative to the directory of the comparison, with "/"
     figure: Figure
-    spent: Spent | None = None  # the cost up to an earlier checkpoint; None at the end of the run
+    cost: TrainingCost | None = (
+        None  # the cost up to an earlier checkpoint; None at the end of the run
+    )
 
 
 class Results(NamedTuple):
@@ -125,19 +127,19 @@ def write(directory: str | Path, results: Results) -> None:
     _check_variants(results)
     folder = Path(directory)
     variants = list(results.setup.variants)
-    ends = {(run.variant, run.seed): run.spent for run in results.runs}
+    ends = {(run.variant, run.seed): run.cost for run in results.runs}
 
     def key(entry: TrainedRun | Measurement) -> tuple[int, int]:
         return variants.index(entry.variant), entry.seed
 
     atomic_writes.write_record(folder / COMPARISON, results.setup._asdict())
     write_lines(folder / RUNS, [run._asdict() for run in sorted(results.runs, key=key)])
-    by_step = sorted(results.earlier, key=lambda m: m.spent.step if m.spent else 0)
+    by_step = sorted(results.earlier, key=lambda m: m.cost.step if m.cost else 0)
     lines = []
     for m in sorted((*by_step, *results.measurements), key=key):
-        spent = m.spent or ends[m.variant, m.seed]
+        cost = m.cost or ends[m.variant, m.seed]
         run_fields = {"variant": m.variant, "seed": m.seed, "run": m.run}
-        lines.append(run_fields | spent._asdict() | m.figure._asdict())
+        lines.append(run_fields | cost._asdict() | m.figure._asdict())
     write_lines(folder / RESULTS, lines)
     if results.tuning_trials:
         write_tuning_trials(directory, results.tuning_trials)
@@ -177,9 +179,9 @@ def read(directory: str | Path) -> Results:
     results = Results(
         setup,
         runs,
-        [measurement for measurement in measured if measurement.spent is None],
+        [measurement for measurement in measured if measurement.cost is None],
         tuple(read_tuning_trials(directory)),
-        tuple(measurement for measurement in measured if measurement.spent is not None),
+        tuple(measurement for measurement in measured if measurement.cost is not None),
     )
     try:
         _check_variants(results)
@@ -216,9 +218,9 @@ def _measurement(ends: Mapping[tuple[str, int], int], record: Mapping[str, Any])
     at_end = Measurement(record["variant"], record["seed"], record["run"], figure)
     if "step" not in record:
         return at_end
-    spent = from_fields(Spent, {name: record[name] for name in Spent._fields})
-    is_end = spent.step == ends.get((at_end.variant, at_end.seed))
-    return at_end if is_end else at_end._replace(spent=spent)
+    cost = from_fields(TrainingCost, {name: record[name] for name in TrainingCost._fields})
+    is_end = cost.step == ends.get((at_end.variant, at_end.seed))
+    return at_end if is_end else at_end._replace(cost=cost)
 
 
 def _check_variants(results: Results) -> None:

@@ -15,7 +15,7 @@ from .examples import Reader, example
 from .hidden import hides
 from .picture import Example, Picture
 from .pieces import marked, marked_ranges
-from .rows import ShownObjective, first_stack, longest_document, subjects, view_of
+from .rows import ShownObjective, first_stack, longest_document, shown_objectives, view_of
 
 MAX_MEMBERS = 8  # largest number of members of a mixture that are shown
 
@@ -64,7 +64,7 @@ def picture(
     objective = choice.build(ids)
     if is_user_defined(objective):
         check_objective(objective, ids)
-    members = subjects(objective, layout, ids)
+    members = shown_objectives(objective, layout, ids)
     shown = members[:MAX_MEMBERS]
     documents = text.documents
     if not text.is_own:
@@ -98,7 +98,7 @@ def _closed(
 
 
 def _examples(
-    subject: ShownObjective,
+    member: ShownObjective,
     documents: Sequence[np.ndarray],
     text: ShownText,
     count: int,
@@ -107,20 +107,20 @@ def _examples(
     hide: Sequence[str] | Sequence[range],
 ) -> list[Example]:
     """Returns `count` examples of one row that holds these documents."""
-    _check_fits(subject, documents, slots)
+    _check_fits(member, documents, slots)
     # The other row has the same number of documents, with the same lengths.
     ends = np.cumsum([len(document) for document in documents])
     others = np.split(np.resize(text.other, ends[-1]), ends[:-1])
     rows = [list(documents), others] * count
     hidden = np.stack([_marks(documents, hide, text.reader)] * len(rows)) if hide else None
-    view = view_of(subject, rows, seed, hidden)
+    view = view_of(member, rows, seed, hidden)
     if hidden is not None and not hides(view, 0, hidden[0] > 0):
         raise ValueError(
-            f"{subject.name or 'This objective'} cannot hide {', '.join(map(_quoted, hide))} and "
+            f"{member.name or 'This objective'} cannot hide {', '.join(map(_quoted, hide))} and "
             "nothing else. For example, prefix language modeling can only hide the end of a text, "
             "and fill-in-the-middle a single span of it. Hide another piece of the text."
         )
-    return [example(subject, view, text.reader, row) for row in range(0, len(rows), 2)]
+    return [example(member, view, text.reader, row) for row in range(0, len(rows), 2)]
 
 
 def _marks(
@@ -135,14 +135,14 @@ def _quoted(piece: str | range) -> str:
     return f"tokens {piece.start} to {piece.stop - 1}" if isinstance(piece, range) else repr(piece)
 
 
-def _check_fits(subject: ShownObjective, documents: Sequence[np.ndarray], slots: int) -> None:
+def _check_fits(member: ShownObjective, documents: Sequence[np.ndarray], slots: int) -> None:
     lengths = [len(document) for document in documents]
     if sum(lengths) < 2:
         raise ValueError("The text is a single token, expected at least two: give a longer text.")
-    needs = LAYOUTS[subject.layout].lengths(packed_lengths(subject.objective, lengths))
+    needs = LAYOUTS[member.layout].lengths(packed_lengths(member.objective, lengths))
     stack = first_stack(needs)
     if needs[stack] > slots:
-        prefix = f"{subject.name}: " if subject.name else ""
+        prefix = f"{member.name}: " if member.name else ""
         raise ValueError(
             f"{prefix}the text has {sum(lengths):,} tokens, which take {needs[stack]:,} slots of "
             f"the {stack}. Expected at most {slots} slots: shorten the text, or raise --length."

@@ -38,7 +38,7 @@ class Reader(NamedTuple):
     words: Callable[[str], list[str]] | None = None
 
 
-def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int = 0) -> Example:
+def example(member: ShownObjective, view: ModelView, reader: Reader, row: int = 0) -> Example:
     """Returns the example of one row."""
     segments = view.segments[row]
     segments = segments[segments > 0]
@@ -56,14 +56,14 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
     ]
     names = [name for name in (*STACKS, NOISED) if f"{name}_input_tokens" in view.batch]
     return Example(
-        title=subject.name,
+        title=member.name,
         caption=_text_caption(documents),
         text=documents,
         stacks=[_stack(view, describe, row, name) for name in names],
         attentions=_attentions(view, row),
-        pools=_pools(view, row, subject.objective),
+        pools=_pools(view, row, member.objective),
         with_loss=int(view.gives_loss[row].sum()),
-        call=subject.call,
+        call=member.call,
     )
 
 

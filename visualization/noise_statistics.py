@@ -47,7 +47,7 @@ def with_statistics(
 
 
 def measure(
-    subject: ShownObjective,
+    member: ShownObjective,
     stream: np.ndarray,
     *,
     slots: int,
@@ -65,15 +65,15 @@ def measure(
         `objectives.catalog.Entry`.
       span_mean: mean of that distribution.
     """
-    length = longest_document(subject, slots)
+    length = longest_document(member, slots)
     cut = np.resize(stream, (rows + rows % 2, length))
     return statistics(
-        subject, view_of(subject, [[row] for row in cut], seed), span_distribution, span_mean
+        member, view_of(member, [[row] for row in cut], seed), span_distribution, span_mean
     )
 
 
 def statistics(
-    subject: ShownObjective, view: ModelView, span_distribution=None, span_mean=None
+    member: ShownObjective, view: ModelView, span_distribution=None, span_mean=None
 ) -> Statistics:
     hidden = hidden_tokens(view)
     predicted = predicted_tokens(view)
@@ -82,8 +82,8 @@ def statistics(
     used = max(int(text - left_out.sum()), 1)
     spans, expected = _spans(view, hidden, span_distribution, span_mean)
     return Statistics(
-        name=subject.name,
-        rate=subject.rate,
+        name=member.name,
+        rate=member.rate,
         rows=len(view.tokens),
         length=view.length,
         left_out=int(left_out.sum()) / text,

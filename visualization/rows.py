@@ -63,7 +63,7 @@ class ModelView(NamedTuple):
         return self.tokens.shape[1]
 
 
-def subjects(objective: Objective, layout: str, ids: TokenIds) -> list[ShownObjective]:
+def shown_objectives(objective: Objective, layout: str, ids: TokenIds) -> list[ShownObjective]:
     """Returns the objective, or each member of a mixture."""
     if not objective.facts.members:
         return [ShownObjective("", 1.0, objective, layout, ids)]
@@ -82,15 +82,15 @@ def first_stack(lengths: Iterable[str]) -> str:
     return next(stack for stack in STACKS if stack in lengths)
 
 
-def longest_document(subject: ShownObjective, slots: int) -> int:
+def longest_document(member: ShownObjective, slots: int) -> int:
     """Returns the number of tokens of the longest document that fits `slots` of the first stack."""
-    layout = LAYOUTS[subject.layout]
-    first = first_stack(layout.lengths(subject.objective.lengths(2)))
-    return raw_length(subject.objective, layout, **{first: slots})
+    layout = LAYOUTS[member.layout]
+    first = first_stack(layout.lengths(member.objective.lengths(2)))
+    return raw_length(member.objective, layout, **{first: slots})
 
 
 def view_of(
-    subject: ShownObjective,
+    member: ShownObjective,
     rows: Sequence[Sequence[np.ndarray]],
     seed: int,
     hidden: Array | None = None,
@@ -108,13 +108,13 @@ def view_of(
         spans.
     """
     tokens, segments = _padded(rows)
-    ids = subject.ids
-    objective = subject.objective
+    ids = member.ids
+    objective = member.objective
     sizes = dict.fromkeys(tuple(map(len, row)) for row in rows)
     lengths = joint_lengths([packed_lengths(objective, document_sizes) for document_sizes in sizes])
     check_sentinels("The rows", lengths, len(ids.sentinels))
 
-    row = _raw_rows(subject, tokens, segments, hidden)
+    row = _raw_rows(member, tokens, segments, hidden)
     marks = jax.tree.map(np.zeros_like, row)._replace(tokens=_first_marks(ids, tokens, segments))
     keys = jax.random.split(jax.random.key(seed), len(rows))
     most = max(map(len, rows))
@@ -137,8 +137,8 @@ def view_of(
 
         features = hidden_features(objective, keys, row, list(sizes), program)
         lengths = {s.name: features[s.columns[0]].shape[1] for s in streams_of(features)}
-    stacks = tuple(LAYOUTS[subject.layout].lengths(lengths).items())
-    arranged = _arranged(stacks, subject.layout, most, ids.bos, *_plain_and_marks(features))
+    stacks = tuple(LAYOUTS[member.layout].lengths(lengths).items())
+    arranged = _arranged(stacks, member.layout, most, ids.bos, *_plain_and_marks(features))
     batch = _traced(tokens, *arranged)
     plain, own_marks = _plain_and_marks(batch)
     heads = tuple(objective.facts.heads.items())
@@ -159,14 +159,14 @@ def _padded(rows: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, np.ndarra
     return tokens, segments
 
 
-def _raw_rows(subject: ShownObjective, tokens, segments, hidden) -> Row:
+def _raw_rows(member: ShownObjective, tokens, segments, hidden) -> Row:
     """Returns rows as the host ships them, with the columns that the objective reads."""
-    objective = subject.objective
-    member = np.arange(len(tokens)) % len(members_of(objective))
-    text = np.where(segments > 0, tokens, subject.ids.pad)
-    row = Row(text, segments, member.astype(np.int32))
+    objective = member.objective
+    numbers = np.arange(len(tokens)) % len(members_of(objective))
+    text = np.where(segments > 0, tokens, member.ids.pad)
+    row = Row(text, segments, numbers.astype(np.int32))
     if objective.facts.rows.kind == "parts":
-        row = row._replace(parts=halves(subject.ids, tokens, segments))
+        row = row._replace(parts=halves(member.ids, tokens, segments))
     elif objective.facts.rows.kind == "labels":
         row = row._replace(labels=np.zeros_like(tokens))
     if hidden is not None:

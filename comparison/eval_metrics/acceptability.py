@@ -21,8 +21,8 @@ from ...corpora.python_library.python_sources import library_documents, split_do
 from ...data.reading import good, raw_documents
 from ...inference import Trained
 from ..figures import HIGHER, Figure
-from .parts.likelihoods import AFTER_READING, LikelihoodForm, log_probs, reading_of
-from .parts.noise import is_read_by_noise, nats_by_noise
+from .parts.likelihoods import AFTER_READING, LikelihoodForm, likelihood_form, log_probs
+from .parts.noise import is_bounded_by_noise, nats_by_noise
 from .parts.python_pairs import MinimalPair, python_pairs
 from .subject import Subject
 
@@ -57,10 +57,10 @@ def minimal_pairs(
     that was trained on the held-out files of the library.
     """
     trained = subject.trained
-    if is_read_by_noise(subject):
+    if is_bounded_by_noise(subject):
         log_probs_of = functools.partial(log_probs_by_noise, subject, draws=draws)
     else:
-        log_probs_of = functools.partial(log_probs_by_form, trained, reading_of(trained))
+        log_probs_of = functools.partial(log_probs_by_form, trained, likelihood_form(trained))
     if blimp:
         known = comparable = blimp_pairs(blimp, pairs)
     else:

@@ -11,7 +11,7 @@ from ...inference.answering.classifying import judge
 from ...inference.trained import prompt_form
 from ..figures import HIGHER, Figure
 from .known_answers import synthetic_task_of
-from .parts.likelihoods import AFTER_READING, BOUND, PSEUDO, log_probs, reading_of
+from .parts.likelihoods import AFTER_READING, BOUND, PSEUDO, likelihood_form, log_probs
 from .parts.ranking import share_right
 from .subject import Subject
 
@@ -41,7 +41,7 @@ def synthetic_pairs(subject: Subject) -> list[Figure]:
         score = log_odds
         how = "judged by the model's head"
     else:
-        kind = reading_of(trained).kind
+        kind = likelihood_form(trained).kind
         kind = PSEUDO if kind == BOUND else kind  # `log_probs` gives the same for both kinds.
         score = log_likelihoods
         how = f"by {kind} likelihood"
@@ -69,7 +69,7 @@ def log_odds(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
 
 def log_likelihoods(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
     """Returns the log-likelihood of the two texts of each pair as one text."""
-    reading = reading_of(trained)
+    reading = likelihood_form(trained)
     texts = []
     for first, second in pairs:
         whole = trained.encode(f"{first} {second}")

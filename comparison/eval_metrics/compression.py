@@ -28,10 +28,10 @@ from .parts.likelihoods import (
     CONDITIONAL,
     EXACT,
     PSEUDO,
+    likelihood_form,
     log_probs,
-    reading_of,
 )
-from .parts.noise import is_read_by_noise, nats_by_noise
+from .parts.noise import is_bounded_by_noise, nats_by_noise
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
@@ -119,7 +119,7 @@ def bits_per_byte(
     elif kind == BY_NOISE:
         nats = noised_nats(subject, predicted, draws)
     else:
-        row_log_probs = log_probs(trained, reading_of(trained), pairs)
+        row_log_probs = log_probs(trained, likelihood_form(trained), pairs)
         nats = Nats(-math.fsum(x for row in row_log_probs for x in row))
     size = sum(row.rest_bytes if halved else row.bytes for row in rows)
     bits = 1 / math.log(2) / size  # bits per byte for each nat of the whole text
@@ -134,7 +134,7 @@ def bits_per_byte(
 
 def likelihood_kind(subject: Subject) -> str:
     """Returns the kind of likelihood, which follows from a prompt form or from the noise."""
-    return BY_NOISE if is_read_by_noise(subject) else reading_of(subject.trained).kind
+    return BY_NOISE if is_bounded_by_noise(subject) else likelihood_form(subject.trained).kind
 
 
 def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRow]:

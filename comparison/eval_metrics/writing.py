@@ -175,10 +175,10 @@ def finetuned_writer(
     def batch_of(chosen):
         rows = [answered[i] for i in chosen]
         batch = batch_prompts(model.layout, [row for row, _ in rows], trained.ids, *widths).batch
-        own_BxT = np.zeros(batch["decoder_input_tokens"].shape, np.float32)
-        for row, own_T in zip(rows, own_BxT):
-            own_T[answer_slots(model.layout, *row)] = 1
-        return batch, own_BxT
+        is_scored_BxT = np.zeros(batch["decoder_input_tokens"].shape, np.float32)
+        for row, is_scored_T in zip(rows, is_scored_BxT):
+            is_scored_T[answer_slots(model.layout, *row)] = 1
+        return batch, is_scored_BxT
 
     held = choosing(len(answered))
     numbers = np.arange(len(answered))
@@ -194,9 +194,9 @@ def finetuned_writer(
     return writer, peak
 
 
-def _loss(model, params, batch, own_BxT):
+def _loss(model, params, batch, is_scored_BxT):
     """Returns the nats per token of the answers."""
-    return -jnp.sum(next_log_probs(model, params, batch) * own_BxT) / jnp.sum(own_BxT)
+    return -jnp.sum(next_log_probs(model, params, batch) * is_scored_BxT) / jnp.sum(is_scored_BxT)
 
 
 # --- figures --------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ..formatting import amount
 from ..results import Curve
 from ..scaling.laws_of_comparisons import FittedLaw
 from . import wording
-from .eval_metric_curves import OVER, Curves
+from .eval_metric_curves import AXES, Curves
 from .summary import Column, Summary
 
 GRID = 200  # number of points of a mean curve
@@ -37,7 +37,7 @@ TITLE = 46  # number of letters in a line of a chart's title, next to the names 
 LAW_HEIGHT = CURVES_HEIGHT = 3.0
 LEARNING_HEIGHT = 2.6
 LEGEND_LINE = 0.17
-FILES_OVER = ("text tokens", "FLOPs")  # horizontal axes of chart files; a page has all axes
+FILE_AXES = ("text tokens", "FLOPs")  # horizontal axes of chart files; a page has all axes
 
 Links = Mapping[tuple[str, int], str]  # variant and seed of a run -> URL of its folder
 
@@ -61,7 +61,7 @@ def chart_files(summary: Summary) -> dict[str, str]:
 
 def curve_files(summary: Summary) -> dict[str, str]:
     """Returns the SVG curves of each eval metric over text tokens and over FLOPs, by file name."""
-    return _files(chart for over, chart in eval_metric_curve_charts(summary) if over in FILES_OVER)
+    return _files(chart for over, chart in eval_metric_curve_charts(summary) if over in FILE_AXES)
 
 
 def _files(charts: Iterable[Chart]) -> dict[str, str]:
@@ -105,10 +105,10 @@ def column_charts(summary: Summary, links: Links | None = None) -> list[Chart]:
 
 
 def eval_metric_curve_charts(summary: Summary) -> list[tuple[str, Chart]]:
-    """Returns pairs (axis, chart) of the curves of each eval metric over each axis of `OVER`."""
+    """Returns pairs (axis, chart) of the curves of each eval metric over each axis of `AXES`."""
     charts = []
     with_curves = [column for column in summary.columns if column.name in summary.curves]
-    for column, over in itertools.product(with_curves, OVER):
+    for column, over in itertools.product(with_curves, AXES):
         curves = summary.curves[column.name]
         draw = functools.partial(
             draw_eval_metric_curves,
@@ -234,12 +234,12 @@ def draw_eval_metric_curves(
     The baseline is a dashed line.
 
     Args:
-      over: the horizontal axis, a key of `OVER`.
+      over: the horizontal axis, a key of `AXES`.
     """
     from matplotlib.ticker import FuncFormatter
 
     for variant, checkpoints in curves.items():
-        x = [getattr(checkpoint.spent, OVER[over]) for checkpoint in checkpoints]
+        x = [getattr(checkpoint.cost, AXES[over]) for checkpoint in checkpoints]
         line = dict(marker="o", markersize=3, markeredgewidth=0) | _line(colors[variant])
         axes.plot(
             x, [checkpoint.mean for checkpoint in checkpoints], label=_in_legend(variant), **line

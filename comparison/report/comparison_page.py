@@ -18,7 +18,7 @@ from .charts import (
     law_charts,
     learning_charts,
 )
-from .eval_metric_curves import OVER
+from .eval_metric_curves import AXES
 from .markdown_report import EVAL_METRICS, Section, runs_section, sections
 from .markdown_text import escaped
 from .summary import Summary
@@ -93,13 +93,13 @@ def _eval_metrics(summary: Summary, links: Links) -> str:
 
 
 def _eval_metric_curves(summary: Summary) -> str:
-    """Returns the curves of each eval metric. A switch shows those over one of `OVER`."""
+    """Returns the curves of each eval metric. A switch shows those over one of `AXES`."""
     switch = "".join(
         f'<input type="radio" name="over" id="over{k}"{" checked" * (k == 0)}>'
         f'<label for="over{k}">{over}</label>'
-        for k, over in enumerate(OVER)
+        for k, over in enumerate(AXES)
     )
-    numbers = {over: k for k, over in enumerate(OVER)}
+    numbers = {over: k for k, over in enumerate(AXES)}
     figures = (
         f'<div class="over{numbers[over]}">{_figure(chart)}</div>'
         for over, chart in eval_metric_curve_charts(summary)

@@ -5,17 +5,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..results import Results, Spent
+from ..results import Results, TrainingCost
 from ..statistics import Values
 
-# Horizontal axis of a curve -> field of `Spent`.
-OVER = {"text tokens": "text_tokens", "FLOPs": "flops", "seconds": "seconds"}
+# Horizontal axis of a curve -> field of `TrainingCost`.
+AXES = {"text tokens": "text_tokens", "FLOPs": "flops", "seconds": "seconds"}
 
 
 class Checkpoint(NamedTuple):
     """A checkpoint of a variant, with the figure of each of its seeds."""
 
-    spent: Spent  # the median costs over the seeds
+    cost: TrainingCost  # the median costs over the seeds
     values: Sequence[float]
 
     @property
@@ -35,12 +35,12 @@ def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curv
     Args:
       columns: the values at the end, by figure.
     """
-    ends = {(run.variant, run.seed): run.spent for run in results.runs}
-    earlier: dict[tuple[str, str], dict[int, dict[int, tuple[Spent, float]]]] = {}
+    ends = {(run.variant, run.seed): run.cost for run in results.runs}
+    earlier: dict[tuple[str, str], dict[int, dict[int, tuple[TrainingCost, float]]]] = {}
     for m in results.earlier:
-        if m.spent is not None and math.isfinite(m.figure.value):
+        if m.cost is not None and math.isfinite(m.figure.value):
             by_step = earlier.setdefault((m.figure.name, m.variant), {})
-            by_step.setdefault(m.spent.step, {})[m.seed] = m.spent, m.figure.value
+            by_step.setdefault(m.cost.step, {})[m.seed] = m.cost, m.figure.value
     curves: dict[str, Curves] = {}
     for name, values in columns.items():
         variant_curves = {}
@@ -61,6 +61,6 @@ def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curv
     return curves
 
 
-def _checkpoint(seeds: Sequence[tuple[Spent, float]]) -> Checkpoint:
-    spent, values = zip(*seeds)
-    return Checkpoint(Spent(*map(statistics.median, zip(*spent))), values)
+def _checkpoint(seeds: Sequence[tuple[TrainingCost, float]]) -> Checkpoint:
+    cost, values = zip(*seeds)
+    return Checkpoint(TrainingCost(*map(statistics.median, zip(*cost))), values)

@@ -1,7 +1,7 @@
 """Rules that find what an eval metric could not detect. They use only the results of a comparison.
 
 A difference between two variants is not informative in two cases. One of the variants may not be
-shown to be better than a reference that needs no model. Or a run was fine-tuned at an edge of its
+shown to be better than a threshold that needs no model. Or a run was fine-tuned at an edge of its
 grid of learning rates. A claim that there is no difference also needs a positive control.
 """
 
@@ -17,7 +17,7 @@ from .positive_controls import PositiveControl
 from .summary import Column, Summary
 
 BAG_OF_WORDS = "/bag_of_words"
-REFERENCES = {  # part of a figure -> the predictor that needs no model and is measured there
+MODEL_FREE_PARTS = {  # part of a figure -> the predictor that needs no model and is measured there
     BAG_OF_WORDS: "a bag of words",
     "/most_frequent_name": "the most frequent name",
 }
@@ -27,23 +27,23 @@ NO_CONTROL = (
 )
 
 
-class Reference(NamedTuple):
+class Threshold(NamedTuple):
     """A level that a variant has to exceed before its figure says anything about the model."""
 
     words: str
     level: float
 
 
-def references(summary: Summary, column: Column) -> list[Reference]:
-    """Returns the references of a figure, from the weakest to the strongest."""
+def thresholds(summary: Summary, column: Column) -> list[Threshold]:
+    """Returns the thresholds of a figure, from the weakest to the strongest."""
     levels = []
     if column.baseline is not None:
-        levels.append(Reference("the baseline", column.baseline))
-    for part, words in REFERENCES.items():
-        reference = _part(summary, column, part)
-        if reference is not None and reference.estimates:
-            level = fmean(estimate.mean for estimate in reference.estimates.values())
-            levels.append(Reference(words, level))
+        levels.append(Threshold("the baseline", column.baseline))
+    for part, words in MODEL_FREE_PARTS.items():
+        part_column = _part(summary, column, part)
+        if part_column is not None and part_column.estimates:
+            level = fmean(estimate.mean for estimate in part_column.estimates.values())
+            levels.append(Threshold(words, level))
     return levels
 
 
@@ -64,12 +64,12 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
     """Returns why a difference says nothing about its two variants; "" if it is informative."""
     column = summary.column(difference.figure)
     pair = (difference.variant, difference.other)
-    # If the difference is significant, one variant may be at the reference. The figure then
+    # If the difference is significant, one variant may be at the threshold. The figure then
     # detected what the other variant has learned, and the true difference can only be larger than
     # the measured one.
     nobody = f'neither "{pair[0]}" nor "{pair[1]}" is'
     allowed = int(difference.is_significant)
-    below = _below_a_reference(summary, column, pair, nobody, allowed)
+    below = _below_a_threshold(summary, column, pair, nobody, allowed)
     reasons = [below, _at_an_edge(summary, column, pair)]
     return "; ".join(filter(None, reasons))
 
@@ -97,27 +97,27 @@ def why_column_is_not_informative(summary: Summary, column: Column) -> str:
     if any(not why_not_informative(summary, d) for d in column_differences):
         return ""
     variants = list(column.estimates)
-    below = _below_a_reference(summary, column, variants, nobody="no variant is")
+    below = _below_a_threshold(summary, column, variants, nobody="no variant is")
     reasons = [below, _at_an_edge(summary, column, variants)]
     return "; ".join(filter(None, reasons))
 
 
-def _below_a_reference(
+def _below_a_threshold(
     summary: Summary, column: Column, variants: Sequence[str], nobody: str, allowed: int = 0
 ) -> str:
-    """Returns which variants are not shown to be better than a reference.
+    """Returns which variants are not shown to be better than a threshold.
 
     Args:
       nobody: the words for all of the variants, such as "no variant is".
       allowed: number of variants that need not be better. Returns "" if there are no more.
     """
-    for reference in references(summary, column):
-        below = [v for v in variants if not is_shown_better(column, v, reference.level)]
+    for threshold in thresholds(summary, column):
+        below = [v for v in variants if not is_shown_better(column, v, threshold.level)]
         if len(below) > allowed:
             verb = "is" if len(below) == 1 else "are"
             named = f"{', '.join(below)} {verb} not"
             who = nobody if len(below) == len(variants) else named
-            return f"{who} shown to be better than {reference.words} ({reference.level:.3g})"
+            return f"{who} shown to be better than {threshold.words} ({threshold.level:.3g})"
     return ""
 
 

@@ -5,11 +5,11 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ..formatting import DIGITS, MISSING, amount, decimals, number, percent, spread
-from ..results import Spent
+from ..results import TrainingCost
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, Difference
 from .equality import COSTS, costs, spreads
-from .eval_metric_curves import OVER
+from .eval_metric_curves import AXES
 from .summary import Summary
 from .wording import difference_words, mean_words, separate_unit, short
 
@@ -39,20 +39,20 @@ def eval_metric_curves(summary: Summary) -> Table:
     columns = [column for column in summary.columns if column.name in summary.curves]
     rows = []
     for variant in summary.setup.variants:
-        spent: dict[int, Spent] = {}  # by step
+        costs_by_step: dict[int, TrainingCost] = {}  # by step
         means: dict[tuple[int, str], float] = {}  # by step and column
         for column in columns:
             for checkpoint in summary.curves[column.name].get(variant, ()):
-                step = checkpoint.spent.step
-                spent.setdefault(step, checkpoint.spent)
+                step = checkpoint.cost.step
+                costs_by_step.setdefault(step, checkpoint.cost)
                 means[step, column.name] = checkpoint.mean
-        for step in sorted(spent):
+        for step in sorted(costs_by_step):
             words = (
                 number(means.get((step, c.name), math.nan), decimals(c.estimates.values()))
                 for c in columns
             )
-            rows.append([variant, f"{step:,.0f}", *map(amount, spent[step][1:]), *words])
-    return Table(["", "step", *OVER, *(c.name for c in columns)], rows)
+            rows.append([variant, f"{step:,.0f}", *map(amount, costs_by_step[step][1:]), *words])
+    return Table(["", "step", *AXES, *(c.name for c in columns)], rows)
 
 
 def tuning_trials(summary: Summary) -> Table:

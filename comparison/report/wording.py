@@ -13,7 +13,7 @@ from ..formatting import MINUS, MISSING, amount, decimals, number, p_value_text,
 from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MAX_SEEDS, POWER, Difference
-from .eval_metric_curves import OVER
+from .eval_metric_curves import AXES
 from .informative import why_column_is_not_informative, why_not_informative
 from .summary import Column, Summary, best_of
 
@@ -314,8 +314,8 @@ def best_at_equal(summary: Summary) -> list[str]:
     for column in summary.columns:
         curves = summary.curves.get(column.name, {})
         best = []
-        for over, field in OVER.items() if len(curves) > 1 else ():
-            amounts = {v: [getattr(c.spent, field) for c in curve] for v, curve in curves.items()}
+        for over, field in AXES.items() if len(curves) > 1 else ():
+            amounts = {v: [getattr(c.cost, field) for c in curve] for v, curve in curves.items()}
             most = min(reached[-1] for reached in amounts.values())
             if all(reached[0] <= most for reached in amounts.values()):
                 means = {

@@ -12,7 +12,7 @@ from ...objectives.contract import Array
 from ...objectives.prompt_forms import Noised
 
 
-def masks_alone(time) -> Noised:
+def mask_noise(time) -> Noised:
     """Returns the default noise, in which a token is masked with a probability equal to the time.
 
     It is used for prompt forms without a noise.
@@ -20,7 +20,7 @@ def masks_alone(time) -> Noised:
     return Noised(1 - time, 0 * time, time)
 
 
-def earlier_weights(
+def posterior_weights(
     p_V: Array,
     token: Array,
     mask: int,
@@ -39,17 +39,17 @@ def earlier_weights(
       time, earlier: f32[], the noisier and the less noisy time.
 
     >>> p = jnp.array([0.25, 0.75, 0.0])    # two ids of text, and the mask
-    >>> earlier_weights(p, 2, 2, (0, 2), masks_alone, 1.0, 0.5)
+    >>> posterior_weights(p, 2, 2, (0, 2), mask_noise, 1.0, 0.5)
     Array([0.125, 0.375, 0.5  ], dtype=float32)
     """
     ids = jnp.arange(p_V.size)
     before = noise(earlier)
     is_text = (ids >= text[0]) & (ids < text[1])
     was = before.keeps * p_V + before.each * is_text + before.masked * (ids == mask)
-    return was * became(token, ids, mask, noise, time, earlier)
+    return was * transition_probs(token, ids, mask, noise, time, earlier)
 
 
-def became(token, ids, mask, noise, time, earlier):
+def transition_probs(token, ids, mask, noise, time, earlier):
     """Returns f32[N]: the probability that each id at the earlier time becomes this token.
 
     `ids` are i32[N]; the token is the id at the noisier time.

@@ -32,7 +32,7 @@ from ..decoding.sampling import most_likely, numbered_keys
 from ..prompting.prompts import text_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
-from .ancestral import earlier_weights, masks_alone
+from .ancestral import mask_noise, posterior_weights
 from .mask_queries import MaskReading, mask_reading, mask_states
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # names of masks in texts
@@ -426,7 +426,7 @@ def written(
         return jnp.where(allowed_V, logits_of(tokens_BxK), -1e30)
 
     if order == "ancestral":
-        return _back_in_time(allowed_logits, masks, unmasking, temperature)
+        return _ancestral(allowed_logits, masks, unmasking, temperature)
     total_B = masks.total
     calls_B = masks.steps * total_B if order == "gibbs" else masks.steps
 
@@ -495,17 +495,17 @@ def _repeated(calls, call: Callable, start: tuple, record: int):
     return lax.fori_loop(0, calls, recorded, (start, history))[1]
 
 
-def _back_in_time(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
+def _ancestral(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
     """Returns the tokens i32[B, K] written into masks in the order "ancestral"."""
     first, last = unmasking.text
-    noise = unmasking.noise or masks_alone
+    noise = unmasking.noise or mask_noise
 
     def drawn(key, logits_V, token, time, earlier):
         if unmasking.sampled:
             p_V = jax.nn.softmax(logits_V / temperature)
         else:
             p_V = jax.nn.one_hot(most_likely(logits_V), logits_V.size)
-        weights_V = earlier_weights(
+        weights_V = posterior_weights(
             p_V, token, unmasking.mask, unmasking.text, noise, time, earlier
         )
         # If no earlier id is possible, the token stays.

@@ -19,7 +19,7 @@ from ...models.builders import is_encoder_cache
 from ...objectives.contract import Array
 from .batching import jitted
 from .decoding import Prompts, next_batch, required_capacity
-from .generation_rules import NEVER, NO_RULES, GenerationRules, ruled
+from .generation_rules import NEVER, NO_RULES, GenerationRules, with_rules
 
 _NEVER = -1e9
 
@@ -107,7 +107,7 @@ def _search(
         flat = score_BxKxV.reshape(-1, score_BxKxV.shape[-1])
         tokens = state.tokens.reshape(-1, capacity)
         ends = repeated.lengths + state.length
-        flat = ruled(flat, rules, stop_ids, tokens, repeated.lengths, ends, max_new)
+        flat = with_rules(flat, rules, stop_ids, tokens, repeated.lengths, ends, max_new)
         return flat.reshape(score_BxKxV.shape)
 
     def start() -> BeamState:

@@ -25,7 +25,7 @@ from ...models.uncached import without_cache
 from ...models.unrolled import next_token_only, unrolled
 from ...objectives.contract import Array
 from .batching import check_positions, jitted, padded_rows
-from .generation_rules import NO_RULES, GenerationRules, ruled
+from .generation_rules import NO_RULES, GenerationRules, with_rules
 from .sampling import GREEDY, Sampling, choose
 
 
@@ -325,7 +325,7 @@ def _generate(
     def step(state: DecodeState) -> DecodeState:
         finished = is_finished(state)
         keys = jax.vmap(jax.random.fold_in)(state.keys, state.ends - prompts.lengths)
-        logits = ruled(
+        logits = with_rules(
             state.logits, rules, stop_ids, state.tokens, prompts.lengths, state.ends, max_new
         )
         chosen = choose(keys, logits, sampling, state.seen)

@@ -1,7 +1,7 @@
 """Rules for generated tokens that a model's files contain, as in `transformers`.
 
     rules = GenerationRules(forced_first=0, forced_last=(2,), no_repeat_ngram=3)
-    scores_BxV = ruled(scores_BxV, rules, (2,), tokens_BxS, starts_B, ends_B, max_new=20)
+    scores_BxV = with_rules(scores_BxV, rules, (2,), tokens_BxS, starts_B, ends_B, max_new=20)
 
 Letters: B rows, S slots of the decoder, V ids.
 """
@@ -33,7 +33,7 @@ NO_RULES = GenerationRules()
 NEVER = -1e30  # finite, so that a row with every id excluded does not give nan
 
 
-def ruled(
+def with_rules(
     scores_BxV,
     rules: GenerationRules,
     stop_ids: Sequence[int],
@@ -71,7 +71,7 @@ def ruled(
         return jnp.where(rows_B[:, None], only_1xV, scores_BxV)
 
     if rules.no_repeat_ngram:
-        repeated_BxV = repeating(rules.no_repeat_ngram, tokens_BxS, ends_B, vocab)
+        repeated_BxV = completes_ngram(rules.no_repeat_ngram, tokens_BxS, ends_B, vocab)
         scores_BxV = jnp.where(repeated_BxV, NEVER, scores_BxV)
     scores_BxV = without(scores_BxV, rules.banned)
     if rules.min_slots or rules.min_new:
@@ -86,10 +86,10 @@ def ruled(
     return without(scores_BxV, rules.suppressed_first, new_B == after_forced_B)
 
 
-def repeating(length: int, tokens_BxS, ends_B, vocab: int):
+def completes_ngram(length: int, tokens_BxS, ends_B, vocab: int):
     """Returns bool[B, V]: ids that would complete an n-gram of this length a second time.
 
-    repeating(2, jnp.array([[5, 6, 5, 0]]), jnp.array([3]), 8)    # 6 already follows 5
+    completes_ngram(2, jnp.array([[5, 6, 5, 0]]), jnp.array([3]), 8)    # 6 already follows 5
     """
     rows, slots = tokens_BxS.shape
     slot_1xS = jnp.arange(slots)[None]

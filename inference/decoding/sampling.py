@@ -96,7 +96,7 @@ def adjusted(logits_BxV, sampling: Sampling, seen_BxV=None):
         kth_Bx1 = jax.lax.top_k(logits_BxV, k)[0][:, -1:]
         logits_BxV = jnp.where(logits_BxV < kth_Bx1, _NEVER, logits_BxV)
     if sampling.top_p is not None:
-        logits_BxV = jnp.where(_outside(logits_BxV, sampling.top_p), _NEVER, logits_BxV)
+        logits_BxV = jnp.where(_outside_nucleus(logits_BxV, sampling.top_p), _NEVER, logits_BxV)
     if sampling.min_p is not None:
         p_BxV = jax.nn.softmax(logits_BxV, -1)
         unlikely = p_BxV < sampling.min_p * p_BxV.max(-1, keepdims=True)
@@ -116,7 +116,7 @@ def penalized(logits_BxV, seen_BxV, sampling: Sampling):
     return jnp.where(seen_BxV, lower, logits_BxV)
 
 
-def _outside(logits_BxV, top_p):
+def _outside_nucleus(logits_BxV, top_p):
     """Returns bool[B, V]: whether an id is outside the nucleus.
 
     The nucleus is the smallest set of the most likely ids whose probability reaches `top_p`.

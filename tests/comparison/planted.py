@@ -11,8 +11,8 @@ from pretrax.comparison.results import (
     ComparisonSetup,
     Measurement,
     Results,
-    Spent,
     TrainedRun,
+    TrainingCost,
     TuningTrial,
 )
 from pretrax.comparison.scaling.scaling_law import Law
@@ -92,9 +92,9 @@ def over_training(made: Results, number: int = 4) -> Results:
         power = 1 / (1 + variants.index(one.variant))
         for share in (k / number for k in range(1, number)):
             step, tokens = round(run.steps * share), round(run.text_tokens * share)
-            spent = Spent(step, tokens, run.flops * share, run.seconds * share)
+            cost = TrainingCost(step, tokens, run.flops * share, run.seconds * share)
             value = baseline + (end - baseline) * share**power
-            earlier.append(one._replace(figure=one.figure._replace(value=value), spent=spent))
+            earlier.append(one._replace(figure=one.figure._replace(value=value), cost=cost))
     return made._replace(earlier=tuple(earlier))
 
 

@@ -17,8 +17,8 @@ from pretrax.comparison.eval_metrics.acceptability import (
     scored,
 )
 from pretrax.comparison.eval_metrics.parts import python_pairs as making
-from pretrax.comparison.eval_metrics.parts.likelihoods import reading_of
-from pretrax.comparison.eval_metrics.parts.noise import is_read_by_noise
+from pretrax.comparison.eval_metrics.parts.likelihoods import likelihood_form
+from pretrax.comparison.eval_metrics.parts.noise import is_bounded_by_noise
 from pretrax.comparison.eval_metrics.parts.python_pairs import KINDS, MinimalPair, python_pairs
 from pretrax.corpora.python_library.python_sources import (
     LibraryText,
@@ -103,7 +103,7 @@ BOTH = [PAIR, PAIR._replace(good=PAIR.bad, bad=PAIR.good)]
 )
 def test_a_tie_is_half_a_point_and_the_order_does_not_matter(builder, name):
     def points(one):
-        return scored(log_probs_by_form(one, reading_of(one), BOTH))
+        return scored(log_probs_by_form(one, likelihood_form(one), BOTH))
 
     one = trained(builder, name)
     assert sorted(points(one)) == [0.0, 1.0]
@@ -116,7 +116,7 @@ def test_a_tie_is_half_a_point_and_the_order_does_not_matter(builder, name):
 )
 def test_both_texts_of_a_pair_have_the_same_noise(builder, name):
     subject = subject_with_noise(trained(builder, name), name)
-    assert is_read_by_noise(subject)
+    assert is_bounded_by_noise(subject)
     right, wrong = log_probs_by_noise(subject, BOTH[:1], 8)
     exchanged = log_probs_by_noise(subject, BOTH[1:], 8)
     assert right != wrong and exchanged == pytest.approx([wrong, right], rel=1e-6)
@@ -145,7 +145,7 @@ def test_what_both_texts_begin_with_is_given_to_one_that_reads(monkeypatch):
         module, "log_probs", lambda one, reading, texts: asked.extend(texts) or [[0.0]] * 2
     )
     one = trained("encoder_decoder", "prefix_lm")
-    log_probs_by_form(one, reading_of(one), [MinimalPair("", "ab cd", "ab dc")])
+    log_probs_by_form(one, likelihood_form(one), [MinimalPair("", "ab cd", "ab dc")])
     good, bad = ([one.decode(part) for part in text] for text in asked)
     assert (good, bad) == (["ab ", "cd"], ["ab ", "dc"])
 

@@ -173,18 +173,18 @@ def test_a_curve_ends_with_the_mean_that_is_compared(made):
     assert [*summary.curves] == [column.name for column in summary.columns]
     for column in summary.columns:
         for variant, checkpoints in summary.curves[column.name].items():
-            assert [c.spent.step for c in checkpoints] == [25, 50, 75, 100]
+            assert [c.cost.step for c in checkpoints] == [25, 50, 75, 100]
             assert checkpoints[-1].mean == pytest.approx(column.estimates[variant].mean)
 
 
 def test_all_means_of_a_curve_are_over_the_same_seeds(made):
     """A checkpoint that a seed lacks is left out, and so is a seed without a figure at the end."""
     lacking = [
-        one for one in made.earlier if (one.variant, one.seed, one.spent.step) != ("15%", 0, 50)
+        one for one in made.earlier if (one.variant, one.seed, one.cost.step) != ("15%", 0, 50)
     ]
     ended = [one for one in made.measurements if (one.variant, one.seed) != ("30%", 1)]
     found = summary_of(made._replace(earlier=lacking, measurements=ended)).curves["classify"]
-    steps = {variant: [c.spent.step for c in some] for variant, some in found.items()}
+    steps = {variant: [c.cost.step for c in some] for variant, some in found.items()}
     assert steps == {"15%": [25, 75, 100], "30%": [25, 50, 75, 100], "40%": [25, 50, 75, 100]}
     counts = {variant: {len(c.values) for c in some} for variant, some in found.items()}
     assert counts == {"15%": {5}, "30%": {4}, "40%": {5}}
@@ -222,7 +222,7 @@ def test_of_equal_means_none_is_named_before_the_others(made):
 
 
 def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):
-    late = [one for one in made.earlier if one.variant != "40%" or one.spent.step == 75]
+    late = [one for one in made.earlier if one.variant != "40%" or one.cost.step == 75]
     lines = wording.best_at_equal(summary_of(made._replace(earlier=late)))
     assert len(lines) == 3 and not any("FLOPs" in line for line in lines)
     assert all("FLOPs" in line for line in wording.best_at_equal(summary_of(made)))

@@ -9,8 +9,8 @@ import pytest
 from pretrax.comparison.comparison import trained_variants
 from pretrax.comparison.eval_metrics import EVAL_METRICS
 from pretrax.comparison.eval_metrics.heldout_loss import ROW_TOKENS, computable
-from pretrax.comparison.eval_metrics.parts.likelihoods import reading_of
-from pretrax.comparison.eval_metrics.parts.noise import is_read_by_noise
+from pretrax.comparison.eval_metrics.parts.likelihoods import likelihood_form
+from pretrax.comparison.eval_metrics.parts.noise import is_bounded_by_noise
 from pretrax.comparison.scaling.requirements import requirements
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.corpora import synthetic_documents
@@ -122,8 +122,8 @@ def test_variants_are_planned_and_measured(named):
                     ids=IDS, prompt_forms=one.recipe.objective.facts.prompt_forms
                 )
                 subject = SimpleNamespace(trained=trained, plan=one)
-                by_noise = kind != "fill_in" and is_read_by_noise(subject)
-                assert by_noise or reading_of(trained), (variant, kind)
+                by_noise = kind != "fill_in" and is_bounded_by_noise(subject)
+                assert by_noise or likelihood_form(trained), (variant, kind)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ HELD = {("b", FIGURE): 0.2}
 def summarized(effects=None, variants=("a", "b"), parts=None, peaks=None, seeds=range(5)):
     """Returns the summary of planted results.
 
-    `parts` gives the references of the figure by name. `peaks` gives the chosen learning rates by
+    `parts` gives the thresholds of the figure by name. `peaks` gives the chosen learning rates by
     variant and seed, from a grid of 0.1 to 0.3.
     """
     made = planted.results(variants, effects=effects, reference="a", seeds=seeds)
@@ -63,7 +63,7 @@ def test_a_difference_that_holds_is_informative_if_one_variant_is_above_chance()
 
 
 def test_a_variant_below_the_bag_of_words_is_not_informative():
-    for part, words in informative.REFERENCES.items():
+    for part, words in informative.MODEL_FREE_PARTS.items():
         found = summarized(parts={part: 0.8})
         assert words in why(found) and "(0.8)" in why(found)
     # b has 0.9 and is compared with a.

@@ -10,8 +10,8 @@ from pretrax.comparison.eval_metrics.parts.likelihoods import (
     CONDITIONAL,
     EXACT,
     PSEUDO,
+    likelihood_form,
     log_probs,
-    reading_of,
 )
 from pretrax.inference.answering.scoring import score
 from tests.inference.runs import CODEC, trained
@@ -36,14 +36,14 @@ GIVEN, REST = "Ada wrote", " all of it"
     ],
 )
 def test_kinds(builder, names, kind):
-    assert reading_of(trained(builder, *names)).kind == kind
+    assert likelihood_form(trained(builder, *names)).kind == kind
 
 
 def test_a_mixture_is_read_by_the_member_that_completes():
     one = trained("encoder_decoder", "span_corruption", "prefix_lm")
-    assert reading_of(one).form.mode == "complete"
+    assert likelihood_form(one).form.mode == "complete"
     with refuses(ValueError, "embed", "likelihood"):
-        reading_of(trained("encoder", "contrastive"))
+        likelihood_form(trained("encoder", "contrastive"))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_prompts_are_those_of_training(builder, name, given, rest):
     """The log-probabilities equal those of `score`, which adds end-of-sequence to an answer."""
     one = trained(builder, name)
     texts = CODEC.encode(GIVEN), CODEC.encode(REST)
-    (found,) = log_probs(one, reading_of(one), [texts])
+    (found,) = log_probs(one, likelihood_form(one), [texts])
     (expected,) = score(one, [(given, rest)])
     ends = 0 if name == "causal_lm" else 1
     expected = expected.log_probs[: len(expected.log_probs) - ends][-len(REST) :]
@@ -71,7 +71,7 @@ def test_prompts_are_those_of_training(builder, name, given, rest):
 def test_a_masked_model_predicts_each_token_from_all_others():
     one = trained("encoder", "masked_lm")
     texts = [(CODEC.encode("Ada"), CODEC.encode("it")), ([], CODEC.encode("Adait"))]
-    first, second = log_probs(one, reading_of(one), texts)
+    first, second = log_probs(one, likelihood_form(one), texts)
     (expected,) = score(one, [("", "Adait")])
     np.testing.assert_allclose(second, expected.log_probs, rtol=1e-5)
     np.testing.assert_allclose(first, expected.log_probs[3:], rtol=1e-5)

@@ -139,7 +139,7 @@ def made(seeds=(0, 1), **changes):
 
 def test_a_pilot_says_what_the_differences_that_it_saw_take():
     pilot = pilot_of(summary_of(made()), 5)
-    floor, bits, classify = pilot.prospects
+    floor, bits, classify = pilot.metrics
     assert "baseline" in floor.leave_out and not floor.needs and pilot.tested == 4
     assert not bits.leave_out and bits.needs[0].difference == "40% against 15%"
     need, level = bits.needs[0], LEVEL / 4
@@ -153,7 +153,7 @@ def test_a_pilot_says_what_the_differences_that_it_saw_take():
 
 def test_a_smallest_effect_takes_the_place_of_those_seen():
     pilot = pilot_of(summary_of(made(smallest_effects={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
-    _, bits, classify = pilot.prospects
+    _, bits, classify = pilot.metrics
     (need,) = bits.needs
     level = LEVEL / 2 / 4  # number of looks
     ends = [seeds_for(0.04 / end, level) for end in bits.noise.interval]
@@ -250,7 +250,7 @@ def test_a_eval_metric_without_noise_promises_nothing():
     runs = [run._replace(seed=seed) for run in same.runs for seed in (0, 1)]
     found = same._replace(measurements=twice, runs=runs)
     pilot = pilot_of(summary_of(found), 5)
-    assert all(one.noise == PairedNoise(0.0, 2) and not one.needs for one in pilot.prospects)
+    assert all(one.noise == PairedNoise(0.0, 2) and not one.needs for one in pilot.metrics)
     assert "none seen" in printed(found)
 
 

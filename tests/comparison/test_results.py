@@ -8,15 +8,15 @@ import pytest
 
 from pretrax.comparison import results
 from pretrax.comparison.collecting import (
+    cost_at,
     learning_curves,
     run_flops_per_token,
-    spent_at,
     tokens_by_step,
 )
 from pretrax.comparison.eval_metrics import kept_figures
 from pretrax.comparison.facts import VariantFacts, read_facts, write_facts
 from pretrax.comparison.figures import HIGHER, Figure
-from pretrax.comparison.results import Measurement, Spent, TrainedRun
+from pretrax.comparison.results import Measurement, TrainedRun, TrainingCost
 from pretrax.settings import atomic_writes
 from tests.comparison import planted, small
 from tests.refusals import refuses
@@ -79,7 +79,7 @@ def test_results_without_checkpoints_are_of_the_ends(tmp_path):
     file = tmp_path / "results.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
-        for name in (*Spent._fields, "crc32"):
+        for name in (*TrainingCost._fields, "crc32"):
             del line[name]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert results.read(tmp_path) == made
@@ -203,8 +203,10 @@ def test_what_a_run_had_taken_by_a_step_is_counted_in_what_it_logged():
         {"step": 20, "text_tokens": 60.0, "tokens_per_second": 200.0},
         {"step": 30, "text_tokens": 40.0, "tokens_per_second": 1.0},
     ]
-    assert spent_at(run, entries, 20) == Spent(20, 1600, 12_000 * 20 / 30, 1000 / 50 + 600 / 200)
-    assert spent_at(run, entries, 25).text_tokens == 1800  # a step between two logged steps
+    assert cost_at(run, entries, 20) == TrainingCost(
+        20, 1600, 12_000 * 20 / 30, 1000 / 50 + 600 / 200
+    )
+    assert cost_at(run, entries, 25).text_tokens == 1800  # a step between two logged steps
 
 
 def test_seeds_whose_texts_differ_in_length_take_the_same_flops():

@@ -9,7 +9,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.inference import Batching, answer, unmask
-from pretrax.inference.answering.ancestral import became, earlier_weights, masks_alone
+from pretrax.inference.answering.ancestral import mask_noise, posterior_weights, transition_probs
 from pretrax.inference.answering.masks import MaskSlots, Unmasking, written
 from tests.inference.runs import IDS, trained
 from tests.refusals import refuses
@@ -35,13 +35,16 @@ def marginal(noise, time):
 @pytest.mark.parametrize("name", NOISES)
 def test_the_noise_of_a_time_is_a_distribution_and_the_chain_goes_back_through_each(name):
     """If a model knows the distribution of text, sampling gives the one at earlier times."""
-    noise, ids = NOISES[name] or masks_alone, jnp.arange(SIZE)
+    noise, ids = NOISES[name] or mask_noise, jnp.arange(SIZE)
 
     @jax.jit
     def tables(time, earlier):
         # Row z: the origin of a token z at `time`, and what the first id of text becomes.
-        weights = [earlier_weights(P, z, MASK, TEXT, noise, time, earlier) for z in range(SIZE)]
-        onwards = [became(z, ids, MASK, noise, time, earlier)[TEXT[0]] for z in (1, 2, 3, 4, MASK)]
+        weights = [posterior_weights(P, z, MASK, TEXT, noise, time, earlier) for z in range(SIZE)]
+        onwards = [
+            transition_probs(z, ids, MASK, noise, time, earlier)[TEXT[0]]
+            for z in (1, 2, 3, 4, MASK)
+        ]
         both = marginal(noise, time), marginal(noise, earlier)
         return *both, jnp.stack(weights), jnp.stack(onwards)
 

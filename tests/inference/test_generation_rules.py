@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.inference.decoding.generation_rules import GenerationRules, repeating, ruled
+from pretrax.inference.decoding.generation_rules import GenerationRules, completes_ngram, with_rules
 
 # Two rows: a prompt of one token, and a prompt of two tokens with three generated tokens.
 TOKENS = jnp.array([[3, 0, 0, 0, 0, 0], [3, 5, 6, 5, 6, 0]])
@@ -30,10 +30,10 @@ STARTS, ENDS, STOP, NEW = jnp.array([1, 2]), jnp.array([1, 5]), 2, 4
 )
 def test_which_ids_may_come_next(rules, first, second):
     scores = jnp.zeros((2, 8))
-    found = np.asarray(ruled(scores, rules, (STOP,), TOKENS, STARTS, ENDS, NEW)) > -1
+    found = np.asarray(with_rules(scores, rules, (STOP,), TOKENS, STARTS, ENDS, NEW)) > -1
     assert [set(np.flatnonzero(row)) for row in found] == [set(first), set(second)]
 
 
 def test_an_n_gram_longer_than_a_row_repeats_nothing():
-    assert not repeating(6, TOKENS, ENDS, 8).any()
-    assert not repeating(7, TOKENS, ENDS, 8).any()
+    assert not completes_ngram(6, TOKENS, ENDS, 8).any()
+    assert not completes_ngram(7, TOKENS, ENDS, 8).any()

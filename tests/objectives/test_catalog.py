@@ -12,7 +12,7 @@ from pretrax.objectives import Objective, TokenIds, TokenTexts, bitmap, check_to
 from pretrax.objectives.catalog import ALIASES, ARCHITECTURES, CATALOG, find, run_of
 from pretrax.training.run_configuration import read_fields
 from pretrax.visualization.choice import Choice, layout_for
-from pretrax.visualization.rows import ShownObjective, subjects, view_of
+from pretrax.visualization.rows import ShownObjective, shown_objectives, view_of
 from tests.refusals import refuses
 from tests.training.tiny import ROOT
 
@@ -89,7 +89,7 @@ def test_slots_with_a_loss_are_as_counted(name):
     """The tolerance is four standard errors of the count, plus rounding to an integer."""
     build = read_fields([f"runs/{run_of(name)}.gin", f"objectives/{name}.gin"])["objective"]
     entry, ids = CATALOG[name], everything()
-    rates = np.array([subject.rate for subject in subjects(build(ids), "", ids)])
+    rates = np.array([subject.rate for subject in shown_objectives(build(ids), "", ids)])
     layout = layout_for(Choice(name, build, entry), ids)
     whole = ShownObjective("", 1.0, build(ids), layout, ids)
     draw, (first, last) = np.random.default_rng(0), ids.text

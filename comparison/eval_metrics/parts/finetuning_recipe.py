@@ -103,8 +103,8 @@ def _trained(trained, rows, labels_N, learned, peak, recipe: FinetuningRecipe) -
     return stepped(loss, params, batch_of, learned, peak, recipe.steps, recipe.batch_size)
 
 
-def _loss(model, params, batch, own_BxT, labels_B):
-    logits = class_logits(model, params, batch, own_BxT)
+def _loss(model, params, batch, is_scored_BxT, labels_B):
+    logits = class_logits(model, params, batch, is_scored_BxT)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels_B))
 
 
@@ -112,15 +112,17 @@ def _predict(trained: Trained, params: dict, rows: Sequence[TextRow]) -> np.ndar
     run = jitted(class_logits, trained.model)
     classes_N = np.zeros(len(rows), int)
     for chosen in by_length([len(row.tokens) for row in rows], 32):
-        batch, own_BxT = row_batch(trained, [rows[i] for i in chosen])
-        classes_N[chosen] = np.argmax(run(params, batch, own_BxT), -1)
+        batch, is_scored_BxT = row_batch(trained, [rows[i] for i in chosen])
+        classes_N[chosen] = np.argmax(run(params, batch, is_scored_BxT), -1)
     return classes_N
 
 
-def class_logits(model, params, batch, own_BxT):
+def class_logits(model, params, batch, is_scored_BxT):
     """Returns f32[B, C]: the logits of the head on the mean state of each row's own slots."""
     states_BxTxE = model.apply(params["model"], batch).hidden["top"].astype(jnp.float32)
-    pooled_BxE = jnp.sum(states_BxTxE * own_BxT[..., None], 1) / jnp.sum(own_BxT, 1)[:, None]
+    pooled_BxE = (
+        jnp.sum(states_BxTxE * is_scored_BxT[..., None], 1) / jnp.sum(is_scored_BxT, 1)[:, None]
+    )
     return pooled_BxE @ params["head"]["kernel"] + params["head"]["bias"][None]
 
 
@@ -140,7 +142,7 @@ def row_batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any]
     """Returns a batch, and f32[B, T] that is 1 in the slots over which the head averages."""
     batch = rows_batch(trained, rows)
     shape = next(x.shape for name, x in batch.items() if "positions" in name)
-    own_BxT = np.zeros(shape, np.float32)
-    for row, own_T in zip(rows, own_BxT):
-        own_T[row.text] = 1
-    return batch, jnp.asarray(own_BxT)
+    is_scored_BxT = np.zeros(shape, np.float32)
+    for row, is_scored_T in zip(rows, is_scored_BxT):
+        is_scored_T[row.text] = 1
+    return batch, jnp.asarray(is_scored_BxT)

@@ -2,7 +2,7 @@
 
 For example:
 
-    reading = reading_of(trained)
+    reading = likelihood_form(trained)
     reading.kind                      # EXACT for a causal model, PSEUDO for a masked model
     log_probs(trained, reading, [([5, 6], [7, 8])])    # log-probabilities of 7 and 8 after 5 6
 """
@@ -51,7 +51,7 @@ _KINDS: dict[str, Callable[[PromptForm], bool]] = {
 }
 
 
-def reading_of(trained: Trained) -> LikelihoodForm:
+def likelihood_form(trained: Trained) -> LikelihoodForm:
     """Returns how this model's likelihood of a text is computed.
 
     A mixture of causal and masked language modeling is read as a causal model, and UL2 by its

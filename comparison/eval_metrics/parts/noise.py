@@ -21,7 +21,7 @@ from ..subject import Subject
 ROWS = 16  # number of rows whose noise is drawn at a time
 
 
-def is_read_by_noise(subject: Subject) -> bool:
+def is_bounded_by_noise(subject: Subject) -> bool:
     """Returns whether only the noise of the objective itself gives a likelihood of text.
 
     Raises ValueError if this is so, but the loss of the objective is not a bound.
@@ -53,7 +53,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     params = subject.saved.params
     objective = plan.recipe.objective
     bound = objective.facts.bound
-    assert bound is not None  # see `is_read_by_noise`
+    assert bound is not None  # see `is_bounded_by_noise`
     longest = max(2, *(text.size for text in texts))  # A row has at least two tokens.
     recipe, packing, _ = recipe_under(plan, objective, longest)
     (group,) = recipe.groups
@@ -68,15 +68,19 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
 
     @jax.jit
     def nats(params, keys, rows):
-        of_rows = jax.vmap(functools.partial(nats_of_row, params))
-        return lax.map(lambda draw_keys: of_rows(draw_keys, rows), keys)
+        nats_of_rows = jax.vmap(functools.partial(nats_of_row, params))
+        return lax.map(lambda row_keys: nats_of_rows(row_keys, rows), keys)
 
     nats_of_texts = np.zeros((len(keys), len(texts)))
     with placed_on(plan.mesh):
         for i in range(0, len(packed), ROWS):
-            some = packed[i : i + ROWS]
-            beyond = ROWS - len(some)  # Pad the batch, so that all batches share one program.
-            rows = stacked(some + [empty_row()] * beyond, group.row_length)
-            of_rows = keys[:, live[np.minimum(np.arange(i, i + ROWS), len(live) - 1)]]
-            nats_of_texts[:, live[i : i + ROWS]] = nats(params, of_rows, rows)[:, : len(some)]
+            packed_rows = packed[i : i + ROWS]
+            padding = ROWS - len(
+                packed_rows
+            )  # Pad the batch, so that all batches share one program.
+            rows = stacked(packed_rows + [empty_row()] * padding, group.row_length)
+            row_keys = keys[:, live[np.minimum(np.arange(i, i + ROWS), len(live) - 1)]]
+            nats_of_texts[:, live[i : i + ROWS]] = nats(params, row_keys, rows)[
+                :, : len(packed_rows)
+            ]
     return nats_of_texts
