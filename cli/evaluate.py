@@ -73,7 +73,7 @@ from ..settings.command_line import (
 from ..settings.printable import PrintableConsole, plain_table, print_note
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import on_this_disk
-from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.devices.mesh import make_mesh, placed_on
 from ..training.heldout_evaluation import bytes_per_token, bytes_per_token_of, heldout_evaluator
 from ..training.planning import plan_evaluation
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with report_user_errors(options.traceback):
         check_alone("evaluate")
         options.run = on_this_disk(options.run)
-        keep_compiled()
+        enable_compilation_cache()
         steps = steps_of(options)
         if options.heldout:
             evaluate_heldout(console, options, steps)

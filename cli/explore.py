@@ -28,7 +28,7 @@ from ..settings.command_terminal import say
 from ..settings.printable import PrintableConsole, print_note
 from ..settings.run_directory import check_is_run
 from ..settings.user_errors import report_user_errors
-from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.compilation_cache import enable_compilation_cache
 from . import make_parser
 
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with report_user_errors(options.traceback):
         # A page compiles many small programs, each of which runs a few times.
         jax.config.update("jax_disable_most_optimizations", True)
-        keep_compiled()
+        enable_compilation_cache()
         if options.export:
             export_gallery(console, options.export)
             return

@@ -44,7 +44,7 @@ from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
 from ..settings.user_modules import import_module
 from ..training.buckets import on_this_disk
-from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.devices.mesh import make_mesh, placed_on
 from ..training.processes import check_alone
 from ..training.trained_models import open_run
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with report_user_errors(options.traceback, stopped):
         check_alone("predict")
         options.run = on_this_disk(options.run)
-        keep_compiled()
+        enable_compilation_cache()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         with placed_on(mesh):
             trained = open_run(options.run, mesh=mesh, trusted=options.trust)

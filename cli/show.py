@@ -47,7 +47,7 @@ from ..tasks import sample_text, showing
 from ..tasks.sample_text import LIBRARY, SampleText
 from ..tasks.showing import CACHE, LENGTH
 from ..training.buckets import on_this_disk
-from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.run import longest_rows
 from ..training.run_choices import (
     QUICKSTART,
@@ -79,7 +79,7 @@ WITHOUT_LOSS = (
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command. Its many programs run once, so they are compiled without optimization."""
     jax.config.update("jax_disable_most_optimizations", True)
-    keep_compiled()
+    enable_compilation_cache()
     run(sys.argv[1:] if argv is None else argv)
 
 

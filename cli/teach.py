@@ -36,7 +36,7 @@ from ..settings.printable import PrintableConsole, print_note
 from ..settings.run_directory import DATA, SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import on_this_disk
-from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.devices.mesh import make_mesh, placed_on
 from ..training.processes import check_alone
 from ..training.trained_models import open_run
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with report_user_errors(options.traceback):
         check_alone("teach")
         options.run = on_this_disk(options.run)
-        keep_compiled()
+        enable_compilation_cache()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         trained = open_run(options.run, options.step, mesh, options.trust)
         store = open_store(options.store or os.path.join(options.run, DATA))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..settings.user_errors import report_user_errors
 from ..training.compile_check import check
-from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.devices.topologies import EXAMPLE, read_topology, use_cpu
 from ..training.processes import without_shutdown
 from ..training.reporting.compile_report import print_check
@@ -52,5 +52,5 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.exit(0 if fits else 1)
         run = read_run(*gin)
         if not run.distributed:
-            keep_compiled()
+            enable_compilation_cache()
         train(run, trusted=gin.trusted, profiled=read_steps(options.profile))

@@ -9,7 +9,7 @@ import jax
 
 from ..models.builders import abstract_params
 from ..settings import atomic_writes
-from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.planning import plan_run
 from ..training.run import Run, fields_of, padded_vocabulary
 from ..training.run_file import run_text
@@ -154,7 +154,7 @@ def check_unchanged(
 def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
     """Plans the variants that are not planned yet, the reference first. Returns an exit status."""
     directory = comparison.directory
-    keep_compiled()
+    enable_compilation_cache()
 
     def work() -> int:
         reference = comparison.reference

@@ -18,7 +18,7 @@ from ..settings import trust
 from ..settings.partial import Partial, as_partial, parameters
 from ..settings.printable import PrintableConsole
 from ..training import trainer
-from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.reporting.metrics import read_metrics
 from ..training.run import Run, fields_of
 from ..training.saved.result import Result, local_result
@@ -220,7 +220,7 @@ def train_and_measure(trial: Trial) -> int:
 
     Returns an exit status.
     """
-    keep_compiled()
+    enable_compilation_cache()
 
     def work() -> int:
         kept_figures.remember_versions(trial.eval_metrics, trial.run.corpus)

@@ -33,7 +33,7 @@ from tables import cell, family_file, filled, table  # in the same folder
 from benchmarks.objectives import BINDINGS
 from pretrax import objectives
 from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, aliases_of, run_of
-from pretrax.training.devices.compiled_programs import keep_compiled
+from pretrax.training.devices.compilation_cache import enable_compilation_cache
 from tests.objectives.registry import CASES, LAWS
 
 PAGE, FOLDER = "objectives.md", "objectives"
@@ -167,7 +167,7 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
 
 def main(names: Sequence[str]) -> None:
     jax.config.update("jax_disable_most_optimizations", True)
-    keep_compiled()
+    enable_compilation_cache()
     folder = DOCS / FOLDER
     folder.mkdir(exist_ok=True)
     for name in names or CATALOG:

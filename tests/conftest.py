@@ -40,7 +40,7 @@ import jax  # noqa: E402  (the flags above are read when jax is imported)
 import pytest  # noqa: E402
 
 from pretrax.settings.extras import EXTRAS  # noqa: E402
-from pretrax.training.devices.compiled_programs import remove_beyond  # noqa: E402
+from pretrax.training.devices.compilation_cache import remove_least_recently_used  # noqa: E402
 from tests import import_graph  # noqa: E402
 from tests.shares import share_of  # noqa: E402
 
@@ -86,7 +86,7 @@ def pytest_configure(config):
         config.stash[REACHED] = None if reached is None else set(map(pathlib.Path, reached))
         return
     if COMPILED.is_dir():
-        remove_beyond(COMPILED_BYTES, COMPILED)
+        remove_least_recently_used(COMPILED_BYTES, COMPILED)
     revision = config.getoption("changed")
     config.stash[REACHED] = None
     if revision is not None:

@@ -19,7 +19,7 @@ from ..inference.answering.task_scores import task_figures
 from ..settings import run_directory, run_ids
 from ..settings.printable import print_note
 from .buckets import on_disk
-from .devices.compiled_programs import kept_in
+from .devices.compilation_cache import compilation_cache_dir
 from .heldout_evaluation import Evaluation, prepare_evaluation
 from .loop import take_steps
 from .planning import Plan, open_batches, plan_run
@@ -208,7 +208,7 @@ def _print_start(plan: Plan, state: State, unnamed: Sequence[str], console: Cons
     if unnamed:
         print_warning(console, unnamed_message(unnamed))
     print_note(console, model_summary(plan, state))
-    if cache := kept_in():
+    if cache := compilation_cache_dir():
         print_note(console, f"Compiled programs are kept in {cache}")
 
 

@@ -184,7 +184,7 @@ def test_libtpu_gets_the_settings_that_it_does_not_assume(monkeypatch):
 )
 def test_a_compile_check_that_was_meant_otherwise(arguments, named, monkeypatch, capsys):
     monkeypatch.setattr(train, "train", lambda *_, **__: None)
-    monkeypatch.setattr(train, "keep_compiled", lambda: None)
+    monkeypatch.setattr(train, "enable_compilation_cache", lambda: None)
     monkeypatch.setattr(train, "check", lambda *_: None)
     with exits(capsys, named):
         train.main(["--gin_file=runs/decoder.gin", *arguments])
@@ -351,7 +351,7 @@ def test_a_step_that_does_not_fit_gets_advice(memory, refusal, advice, capsys):
 
 def estimated(**others) -> Check:
     parts = {"attention": PartTime(0.02, 0.05), "copies": PartTime(0, 0.01, 0.03)}
-    exchanges = Exchanges(3 * GIB, 0.06, waited=0.02, unknown=GIB)
+    exchanges = Exchanges(3 * GIB, 0.06, exposed=0.02, unknown=GIB)
     slow = [SlowProducts("bf16[4096,128] × bf16[128,2816]", "MLP", 0.03, 0.14, "an inner size")]
     return Check(
         topology=Topology("TPU v5e", (4, 4)),

@@ -12,12 +12,12 @@ ENABLED = "jax_enable_compilation_cache"
 MAX_BYTES = 2 << 30  # largest size of all programs on disk; the quickstart's programs take 9 MB
 
 
-def kept_in() -> str | None:
+def compilation_cache_dir() -> str | None:
     """Returns the folder of this process's compilation cache, or None if it has none."""
     return jax.config.values[FOLDER] if jax.config.values[ENABLED] else None
 
 
-def keep_compiled() -> None:
+def enable_compilation_cache() -> None:
     """Enables JAX's compilation cache in `~/.cache/pretrax/compiled/HOST`.
 
     The environment variable `JAX_COMPILATION_CACHE_DIR` overrides the folder. Programs are code, so
@@ -37,13 +37,13 @@ def keep_compiled() -> None:
             os.makedirs(folder, exist_ok=True)
         if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
             return
-        remove_beyond(MAX_BYTES, Path(folder))
+        remove_least_recently_used(MAX_BYTES, Path(folder))
         jax.config.update(FOLDER, folder)
         # Small programs are cached too. Compiling them takes a fifth of a small run's second start.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
-def remove_beyond(most: int, folder: Path) -> None:
+def remove_least_recently_used(most: int, folder: Path) -> None:
     """Removes the least recently used programs in a folder until the others take `most` bytes.
 
     JAX's own `jax_compilation_cache_max_size` is not used. When JAX adds a program, it reads the

@@ -7,8 +7,8 @@ import jax
 import pytest
 
 from pretrax.cli import train
-from pretrax.training.devices import compiled_programs
-from pretrax.training.devices.compiled_programs import keep_compiled
+from pretrax.training.devices import compilation_cache
+from pretrax.training.devices.compilation_cache import enable_compilation_cache
 from tests.training import tiny
 
 FOLDER, SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
@@ -28,7 +28,7 @@ def nothing_named():
 def test_a_folder_that_the_environment_names_is_left():
     named = jax.config.jax_compilation_cache_dir
     assert named  # tests/conftest.py sets it
-    keep_compiled()
+    enable_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == named
 
 
@@ -46,10 +46,10 @@ def test_training_keeps_them_with_the_user(nothing_named, tmp_path, monkeypatch)
 def test_if_jax_keeps_nothing_no_folder_is_reported(nothing_named, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     jax.config.update(ENABLED, False)
-    keep_compiled()
-    assert compiled_programs.kept_in() is None and jax.config.values[FOLDER] is None
+    enable_compilation_cache()
+    assert compilation_cache.compilation_cache_dir() is None and jax.config.values[FOLDER] is None
     jax.config.update(FOLDER, str(tmp_path))
-    assert compiled_programs.kept_in() is None
+    assert compilation_cache.compilation_cache_dir() is None
 
 
 def test_if_the_folder_cannot_be_written_no_folder_is_reported(
@@ -57,12 +57,12 @@ def test_if_the_folder_cannot_be_written_no_folder_is_reported(
 ):
     (tmp_path / "cache").write_text("in the way of a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    keep_compiled()
-    assert compiled_programs.kept_in() is None and jax.config.values[FOLDER] is None
+    enable_compilation_cache()
+    assert compilation_cache.compilation_cache_dir() is None and jax.config.values[FOLDER] is None
     (tmp_path / "cache").unlink()
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    keep_compiled()
-    assert compiled_programs.kept_in() is None
+    enable_compilation_cache()
+    assert compilation_cache.compilation_cache_dir() is None
 
 
 def test_a_run_of_several_processes_keeps_nothing_unless_a_folder_is_named(
@@ -78,7 +78,7 @@ def test_a_run_of_several_processes_keeps_nothing_unless_a_folder_is_named(
 
 def test_those_that_were_not_used_for_longest_go(nothing_named, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compiled_programs, "MAX_BYTES", 25)
+    monkeypatch.setattr(compilation_cache, "MAX_BYTES", 25)
     folder = tmp_path / "pretrax" / "compiled" / platform.node()
     folder.mkdir(parents=True)
     # Days since files were written and read. "b" is the oldest file, and was read last.
@@ -86,5 +86,5 @@ def test_those_that_were_not_used_for_longest_go(nothing_named, tmp_path, monkey
         (folder / f"{name}-cache").write_bytes(b"0123456789")
         os.utime(folder / f"{name}-cache", (read * 86400, written * 86400))
     (folder / "notes.txt").write_text("of the user's own")
-    keep_compiled()
+    enable_compilation_cache()
     assert sorted(p.name for p in folder.iterdir()) == ["b-cache", "d-cache", "notes.txt"]
