@@ -169,7 +169,7 @@ def figures(case: Case) -> dict:
     if found.estimate is None or not found.fits:
         return estimates
     parts = {part: time.seconds for part, time in found.estimate.parts.items()}
-    parts["exchanges"] = found.estimate.exchanges.waited
+    parts["exchanges"] = found.estimate.exchanges.exposed
     return estimates | {"step": found.estimate.seconds, "share": found.peak_share, "parts": parts}
 
 

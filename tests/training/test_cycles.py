@@ -153,7 +153,7 @@ def test_a_fused_reduce_scatter_takes_time_on_the_links_alone():
     before = estimated()
     assert found.parts == before.parts
     a_scatter = 4 * 4096 * 1024 * 15 / 16 / 90e9
-    assert found.exchanges.waited - before.exchanges.waited == pytest.approx(a_scatter)
+    assert found.exchanges.exposed - before.exchanges.exposed == pytest.approx(a_scatter)
 
 
 def test_kernels_of_experts_count_for_a_chips_own_share():
@@ -184,7 +184,7 @@ def test_only_exchanges_without_overlap_are_waited_for():
     gathered, reduced = 24 * 2 * 1024 * 1024, 24 * 2 * 1024 * 2816
     assert found.exchanges.bytes == gathered + reduced
     a_reduction = 2 * reduced * 15 / 16 / 90e9  # two links of 45 GB/s
-    assert found.exchanges.waited == pytest.approx(a_reduction)
+    assert found.exchanges.exposed == pytest.approx(a_reduction)
     assert found.exchanges.seconds == pytest.approx(a_reduction + gathered * 15 / 16 / 90e9)
     computed = sum(part.seconds for part in found.parts.values())
     assert found.seconds == pytest.approx(computed + a_reduction)
@@ -196,7 +196,7 @@ def test_an_exchange_is_waited_for_if_it_takes_longer_than_its_overlap():
     a_turn = 2 * 65536 * 1024 * 15 / 16 / 90e9
     before = estimated()
     assert a_turn > 0.1e-3  # time of the computation between its start and end
-    more = found.exchanges.waited - before.exchanges.waited
+    more = found.exchanges.exposed - before.exchanges.exposed
     assert more == pytest.approx(24 * (a_turn - 0.1e-3))
 
 
@@ -211,7 +211,7 @@ def test_an_exchange_that_ends_in_the_next_turn_overlaps_with_a_whole_turn():
     # computing takes 0.3 ms per iteration
     for program, computing in ((crossing, 0.3e-3), (at_once, 0.0)):
         found = estimated(program)
-        more = found.exchanges.waited - before.exchanges.waited
+        more = found.exchanges.exposed - before.exchanges.exposed
         assert more == pytest.approx(24 * (a_turn - computing))
 
 
@@ -224,7 +224,7 @@ def test_an_exchange_overlaps_with_the_loop_between_its_start_and_its_end(size):
     found = estimated(PROGRAM.replace(loop, start + loop + done))
     took, computing = 4 * size * 15 / 16 / 90e9, 24 * 0.3e-3  # time that the loop takes to compute
     assert found.exchanges.seconds - before.exchanges.seconds == pytest.approx(took)
-    more = found.exchanges.waited - before.exchanges.waited
+    more = found.exchanges.exposed - before.exchanges.exposed
     assert more == pytest.approx(max(0.0, took - computing))
 
 
@@ -239,7 +239,7 @@ def test_exchanges_that_are_started_together_take_turns_on_the_links():
     small = 2 * 1024 * 1024 * 15 / 16 / 90e9
     before = estimated()
     found = estimated(together)
-    more = found.exchanges.waited - before.exchanges.waited
+    more = found.exchanges.exposed - before.exchanges.exposed
     # The small exchange ends first in the program, after both started. The other one never ends.
     ended_elsewhere = max(0.0, a_turn - 0.3e-3)
     assert more == pytest.approx(24 * (a_turn + small - 0.1e-3 + ended_elsewhere))

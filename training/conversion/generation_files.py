@@ -16,18 +16,14 @@ from ...models import Model
 from ...models.hugging_face import read_json
 from ...models.hugging_face.files import CONFIG, GENERATION
 
-# Settings that change the output of `generate` and that `predict` does not have, each with the
-# values that have no effect.
-WITHOUT_EFFECT: Mapping[str, tuple] = {
-    **dict.fromkeys(("forced_decoder_ids", "force_words_ids", "constraints"), ((),)),
-    **dict.fromkeys(("sequence_bias", "watermarking_config", "stop_strings"), ((),)),
-    **dict.fromkeys(("exponential_decay_length_penalty", "penalty_alpha", "dola_layers"), (0,)),
-    **dict.fromkeys(("encoder_repetition_penalty", "typical_p", "num_beam_groups"), (1,)),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "diversity_penalty"), (0,)),
-    **dict.fromkeys(("encoder_no_repeat_ngram_size", "top_h", "token_healing"), (0,)),
-    "guidance_scale": (1, 0),
-    "renormalize_logits": (False,),
-}
+# Settings that change the output of `generate` and that `predict` does not have. A value that is
+# false, such as 0, has no effect, and neither has 1 for some settings.
+_OFF_IF_FALSE = """
+    forced_decoder_ids force_words_ids constraints sequence_bias watermarking_config stop_strings
+    exponential_decay_length_penalty penalty_alpha dola_layers epsilon_cutoff eta_cutoff
+    diversity_penalty encoder_no_repeat_ngram_size top_h token_healing renormalize_logits
+""".split()
+_OFF_IF_ONE = "encoder_repetition_penalty typical_p num_beam_groups guidance_scale".split()
 # Settings of `generate` that are options of `predict`, with their names there and defaults.
 OPTIONS = {
     "num_beams": ("beams", 1),
@@ -56,9 +52,9 @@ def generation_rules(folder: Path | str) -> GenerationRules:
     Raises ValueError for a setting that `predict` cannot follow or that has a wrong type.
     """
     fields = generation_fields(folder)
-    for name, values in WITHOUT_EFFECT.items():
+    for name in (*_OFF_IF_FALSE, *_OFF_IF_ONE):
         value = fields.get(name)
-        if value and value not in values:
+        if value and not (value == 1 and name in _OFF_IF_ONE):
             raise _unsupported(folder, name, value)
     if (early := fields.get("early_stopping")) not in (None, False, True):
         raise _unsupported(folder, "early_stopping", early)

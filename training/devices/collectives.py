@@ -5,18 +5,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from .program_text import Computations, Instruction, computations_of, size, times
+from .program_text import Computations, Instruction, computations_of, run_counts, size
 
 KINDS = (
-    *("all-gather", "all-reduce", "reduce-scatter"),
-    *("all-to-all", "ragged-all-to-all", "collective-permute"),
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
 )
 
 
 class Traffic(NamedTuple):
     """The collectives of one kind in a run of a program, on one device."""
 
-    calls: int  # number of calls; one in a loop counts at each turn
+    calls: int  # number of calls; a call in a loop counts at each iteration
     bytes: int  # bytes of whole arrays: what was gathered, or is to be reduced
 
 
@@ -44,45 +48,49 @@ def traffic(text: str) -> dict[str, Traffic]:
     found = collectives(computations)
     calls = Counter[str]()
     sizes = Counter[str]()
-    for name, number in times(computations).items():
-        for one in found[name]:
-            calls[one.kind] += number
-            sizes[one.kind] += number * one.bytes
+    for name, number in run_counts(computations).items():
+        for collective in found[name]:
+            calls[collective.kind] += number
+            sizes[collective.kind] += number * collective.bytes
     return {kind: Traffic(calls[kind], bytes) for kind, bytes in sizes.most_common()}
 
 
 def collectives(computations: Computations) -> dict[str, list[Collective]]:
     """Returns the collectives of each computation. Each counts only where it starts."""
-    return {name: list(_collectives(name, ones)) for name, ones in computations.items()}
+    return {
+        name: list(_collectives(name, instructions)) for name, instructions in computations.items()
+    }
 
 
 _LAYOUT = re.compile(r"\{[^}]*\}")
 _PART = re.compile(r"\([^()]*\)|\w+\[[\d,]*\]")  # part of a tuple: another tuple, or an array
 
 
-def is_collective(one: Instruction) -> bool:
+def is_collective(op: Instruction) -> bool:
     """Returns whether an instruction is a collective, or a part of one."""
-    return one.opcode.removesuffix("-start") in KINDS
+    return op.opcode.removesuffix("-start") in KINDS
 
 
-def _collectives(name: str, ones: Sequence[Instruction]) -> Iterator[Collective]:
-    shapes = {one.name: one.shape for one in ones}
-    starts = [one for one in ones if '"AsyncCollectiveStart"' in one.line]
-    started = {operand for one in starts for operand in one.operands}
+def _collectives(name: str, instructions: Sequence[Instruction]) -> Iterator[Collective]:
+    shapes = {op.name: op.shape for op in instructions}
+    starts = [op for op in instructions if '"AsyncCollectiveStart"' in op.line]
+    started = {operand for op in starts for operand in op.operands}
     # Channels do not identify a collective, since all collectives of a `shard_map` may share one.
-    is_part = "async_collective_fusion" in name or any("AsyncCollective" in x.line for x in ones)
-    for one in filter(is_collective, ones):
-        if is_part and one.name not in started:
+    is_part = "async_collective_fusion" in name or any(
+        "AsyncCollective" in x.line for x in instructions
+    )
+    for op in filter(is_collective, instructions):
+        if is_part and op.name not in started:
             continue  # it continues or ends here
-        kind = one.opcode.removesuffix("-start")
-        is_start = one.opcode != kind
-        parts = [one.shape]
+        kind = op.opcode.removesuffix("-start")
+        is_start = op.opcode != kind
+        parts = [op.shape]
         if is_start and kind != "all-reduce":  # operands, results and temporary arrays
-            parts = _PART.findall(_LAYOUT.sub("", one.shape)[1:-1])
-        given = sum(size(shapes.get(operand, "")) for operand in one.operands)
+            parts = _PART.findall(_LAYOUT.sub("", op.shape)[1:-1])
+        given = sum(size(shapes.get(operand, "")) for operand in op.operands)
         # A gather is measured by its result, a reduction by its operands: a sum of float32 may be
         # written as bfloat16.
         whole = max([given, *map(size, parts)])
         if name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"
-        yield Collective(kind, whole, is_start or one.name in started, one.line)
+        yield Collective(kind, whole, is_start or op.name in started, op.line)

@@ -2,7 +2,7 @@
 
 The compiler writes an expected number of cycles for each instruction into its program, in
 `estimated_cycles` of the `backend_config`. The computation time of a step is the sum of these
-cycles, times the turns of their loops, divided by the clock rate.
+cycles, times the trip counts of their loops, divided by the clock rate.
 
 Some instructions have no cycles. The time of a kernel follows from its FLOPs and bytes and the
 chip's data sheet. `exchange_times` computes the time of exchanges between chips. Other
@@ -26,8 +26,8 @@ from .program_text import (
     branches,
     called,
     computations_of,
+    run_counts,
     size,
-    times,
 )
 from .topologies import Topology
 
@@ -79,7 +79,7 @@ class Exchanges(NamedTuple):
 
     bytes: int  # bytes of whole arrays, see `collectives.Traffic`
     seconds: float  # seconds on the links
-    waited: float  # seconds on the links in which nothing is computed
+    exposed: float  # seconds on the links in which nothing is computed
     unknown: int  # bytes between slices, for which no time is counted
 
 
@@ -103,7 +103,7 @@ class StepTime(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return sum(part.seconds for part in self.parts.values()) + self.exchanges.waited
+        return sum(part.seconds for part in self.parts.values()) + self.exchanges.exposed
 
 
 def estimate(
@@ -116,16 +116,16 @@ def estimate(
 
     The longest branch of a conditional counts. Exchanges use the links one after another. An
     asynchronous exchange overlaps with the computation between its start and its end; only the
-    remaining time is waited for. If it ends in another turn of its loop, it overlaps with the
-    computation of one turn. A loop between start and end counts with all its turns, as if it did
-    not use the links. Prefetches into the chip's own memory take no time.
+    remaining time is waited for. If it ends in another iteration of its loop, it overlaps with the
+    computation of one iteration. A loop between start and end counts with all iterations, as if it
+    did not use the links. Prefetches into the chip's own memory take no time.
 
     Args:
       topology: the slice for which it was compiled.
       chips: coordinates of the chip of each device, in the order of the mesh.
       assigned: share of the rows of expert kernels that are assigned to an expert, if all experts
-        have the same number of rows. The kernels skip the other rows. Further turns of experts with
-        more rows do not count.
+        have the same number of rows. The kernels skip the other rows. Further iterations of experts
+        with more rows do not count.
     """
     if topology.kind not in TPUS or '"estimated_cycles"' not in text:
         return None
@@ -148,55 +148,57 @@ class _Estimate:
         self._parts = dict[str, list[float]]()  # seconds forward, backward and neither
         self._kernels = 0.0  # seconds
         self._products = dict[tuple[str, str], _Products]()
-        self._sent = 0  # bytes
+        self._bytes = 0  # bytes
         self._unknown = 0  # bytes between slices
-        self._links = 0.0  # seconds
-        self._waited = 0.0  # seconds
-        self._lasting = dict[str, float]()  # seconds that a run of each computation takes
+        self._link_seconds = 0.0  # seconds
+        self._exposed = 0.0  # seconds
+        self._durations = dict[str, float]()  # seconds that a run of each computation takes
 
     def step_time(self) -> StepTime:
-        for name, runs in times(self._computations, _run_by).items():
+        for name, runs in run_counts(self._computations, _run_by).items():
             self._add_computation(name, runs)
         parts = {
             part: PartTime(*self._parts[part]) for part in (*PARTS, COPIES) if part in self._parts
         }
-        exchanges = Exchanges(self._sent, self._links, self._waited, self._unknown)
+        exchanges = Exchanges(self._bytes, self._link_seconds, self._exposed, self._unknown)
         whole = StepTime(parts, self._kernels, exchanges, ())
         return whole._replace(slow=self._slow_products(whole.seconds))
 
     def _add_computation(self, name: str, runs: int) -> None:
-        turn = _Turn()
-        own = {one.line: one for one in self._collectives[name]}
-        for one in self._computations[name]:
-            turn.end(_ended(one, self._computations))
-            for inner, turns in _run_by(one, self._computations):
-                turn.compute(turns * self._lasting[inner])
-            for key, exchange in self._exchanges(one, own):
-                self._add_exchange(exchange, key, runs, turn)
-            self._add_instruction(one, runs, turn)
-        self._waited += runs * turn.all_waited()
-        self._lasting[name] = turn.computed + turn.all_waited()
+        timeline = _Timeline()
+        collectives_by_line = {each.line: each for each in self._collectives[name]}
+        for op in self._computations[name]:
+            timeline.end(_ended(op, self._computations))
+            for inner, trips in _run_by(op, self._computations):
+                timeline.compute(trips * self._durations[inner])
+            for key, exchange in self._exchanges(op, collectives_by_line):
+                self._add_exchange(exchange, key, runs, timeline)
+            self._add_instruction(op, runs, timeline)
+        self._exposed += runs * timeline.all_exposed()
+        self._durations[name] = timeline.computed + timeline.all_exposed()
 
-    def _add_exchange(self, one: Collective, key: str, runs: int, turn: "_Turn") -> None:
-        self._sent += runs * one.bytes
-        took = exchange_seconds(one, self._topology, self._chips)
+    def _add_exchange(
+        self, collective: Collective, key: str, runs: int, timeline: "_Timeline"
+    ) -> None:
+        self._bytes += runs * collective.bytes
+        took = exchange_seconds(collective, self._topology, self._chips)
         if took is None:
-            self._unknown += runs * one.bytes
+            self._unknown += runs * collective.bytes
         else:
-            self._links += runs * took
-            turn.exchange(took, key if one.asynchronous else None)
+            self._link_seconds += runs * took
+            timeline.exchange(took, key if collective.asynchronous else None)
 
-    def _add_instruction(self, one: Instruction, runs: int, turn: "_Turn") -> None:
-        seconds, is_kernel = self._seconds(one)
+    def _add_instruction(self, op: Instruction, runs: int, timeline: "_Timeline") -> None:
+        seconds, is_kernel = self._seconds(op)
         if not seconds:
             return
-        part, direction = _place(one)
+        part, direction = _place(op)
         if is_kernel and part == "experts":
             seconds *= self._assigned
-        turn.compute(seconds)
+        timeline.compute(seconds)
         self._parts.setdefault(part, [0.0, 0.0, 0.0])[direction] += runs * seconds
         self._kernels += runs * seconds * is_kernel
-        within = list(products_of([one, *_fused(one, self._computations)]))
+        within = list(products_of([op, *_fused(op, self._computations)]))
         if within:
             largest = max(within, key=lambda product: product.flops)
             key = largest.operands, part
@@ -206,28 +208,28 @@ class _Estimate:
                 largest, before.seconds + runs * seconds, before.flops + flops
             )
 
-    def _seconds(self, one: Instruction) -> tuple[float, bool]:
+    def _seconds(self, op: Instruction) -> tuple[float, bool]:
         """Returns the seconds of an instruction, and whether it is a kernel."""
-        if cycles := one.find(_CYCLES):
+        if cycles := op.find(_CYCLES):
             return int(cycles[1]) / self._tpu.clock, False
-        if 'custom_call_target="tpu_custom_call"' in one.line:
-            return self._kernel_seconds(one), True
-        if any(map(is_collective, _fused(one, self._computations))):
+        if 'custom_call_target="tpu_custom_call"' in op.line:
+            return self._kernel_seconds(op), True
+        if any(map(is_collective, _fused(op, self._computations))):
             return 0.0, False  # an exchange takes time on the links only
-        moved = _WITHOUT_CYCLES.get(one.opcode, 0)
-        return moved and moved * size(one.shape) / self._tpu.bandwidth, False
+        moved = _WITHOUT_CYCLES.get(op.opcode, 0)
+        return moved and moved * size(op.shape) / self._tpu.bandwidth, False
 
-    def _kernel_seconds(self, one: Instruction) -> float:
+    def _kernel_seconds(self, op: Instruction) -> float:
         """Returns the seconds of a kernel at the peak.
 
         The time follows from the FLOPs and bytes that the kernel states as its cost. Without a
         stated cost, it follows from the bytes of its arrays. If a side of a product is narrower
         than the matrix unit, such as heads of 64, the unit is used only to that share.
         """
-        operands = one.find(_OPERANDS)
+        operands = op.find(_OPERANDS)
         wide = operands[1] if operands else ""
-        cost = one.find(_COST)
-        moved = int(cost[2]) if cost else size(one.shape) + size(wide)
+        cost = op.find(_COST)
+        moved = int(cost[2]) if cost else size(op.shape) + size(wide)
         sides = [
             min(lengths[-2:])
             for dtype, lengths in arrays(wide)
@@ -238,15 +240,15 @@ class _Estimate:
         return max(flops / (self._peak * filled), moved / self._tpu.bandwidth)
 
     def _exchanges(
-        self, one: Instruction, own: Mapping[str, Collective]
+        self, op: Instruction, own: Mapping[str, Collective]
     ) -> Iterator[tuple[str, Collective]]:
         """Yields (key, collective) for an instruction or its fusion. The end has the same key."""
-        if one.line in own:
-            yield one.name, own[one.line]
-        if found := one.find(_FUSED):
-            is_start = one.opcode == "async-start"
+        if op.line in own:
+            yield op.name, own[op.line]
+        if found := op.find(_FUSED):
+            is_start = op.opcode == "async-start"
             for inner in self._collectives.get(found[1], ()):
-                key = one.name if is_start else _chain(inner.line)
+                key = op.name if is_start else _chain(inner.line)
                 yield key, inner._replace(asynchronous=inner.asynchronous or is_start)
 
     def _slow_products(self, whole: float) -> list[SlowProducts]:
@@ -256,13 +258,13 @@ class _Estimate:
         bfloat16.
         """
         named = []
-        for (operands, part), (one, seconds, flops) in self._products.items():
+        for (operands, part), (product, seconds, flops) in self._products.items():
             share = flops / (seconds * self._peak)
-            advice = _advice(one, self._tpu.width)
-            is_poor = share < SLOW or one.passes > 1 or "f32" in one.dtypes
+            advice = _advice(product, self._tpu.width)
+            is_poor = share < SLOW or product.passes > 1 or "f32" in product.dtypes
             if seconds >= WORTH_NAMING * whole and is_poor:
                 named.append(SlowProducts(operands, part, seconds, share, advice))
-        return sorted(named, key=lambda one: -one.seconds)[:MAX_LISTED]
+        return sorted(named, key=lambda product: -product.seconds)[:MAX_LISTED]
 
 
 # --- which instructions run -----------------------------------------------------------------------
@@ -279,25 +281,25 @@ _WITHOUT_CYCLES = {
 }
 
 
-def _run_by(one: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
-    """Yields (computation, turns) for the computations whose instructions have their own cycles."""
-    if one.opcode in ("while", "call"):
-        yield from called(one, computations)
-    elif one.opcode == "conditional":
-        yield max(branches(one), key=lambda name: _cycles(name, computations)), 1
+def _run_by(op: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
+    """Yields (computation, trip count) of computations whose instructions have their own cycles."""
+    if op.opcode in ("while", "call"):
+        yield from called(op, computations)
+    elif op.opcode == "conditional":
+        yield max(branches(op), key=lambda name: _cycles(name, computations)), 1
 
 
 def _cycles(name: str, computations: Computations) -> int:
     return sum(
-        sum(map(int, _CYCLES.findall(one.line)))
-        + sum(turns * _cycles(inner, computations) for inner, turns in _run_by(one, computations))
-        for one in computations[name]
+        sum(map(int, _CYCLES.findall(op.line)))
+        + sum(trips * _cycles(inner, computations) for inner, trips in _run_by(op, computations))
+        for op in computations[name]
     )
 
 
-def _fused(one: Instruction, computations: Computations) -> Sequence[Instruction]:
+def _fused(op: Instruction, computations: Computations) -> Sequence[Instruction]:
     """Returns the instructions of a fusion or of an asynchronous computation."""
-    found = one.find(_FUSED)
+    found = op.find(_FUSED)
     return computations.get(found[1], ()) if found else ()
 
 
@@ -306,11 +308,11 @@ def _fused(one: Instruction, computations: Computations) -> Sequence[Instruction
 _CHAIN = re.compile(r'chain_id="(\d+)"|channel_id=(\d+)')
 
 
-class _Turn:
-    """The time of one turn of a loop, or of a computation without a loop, in program order."""
+class _Timeline:
+    """The time of one iteration of a loop, or of a computation without a loop, in program order."""
 
     def __init__(self):
-        self.now = self.computed = self.waited = 0.0  # seconds
+        self.now = self.computed = self.exposed = 0.0  # seconds
         self.links = 0.0  # time at which the links are free
         self.running: dict[str, tuple[float, float]] = {}  # key -> (end time, seconds) of exchanges
 
@@ -330,20 +332,20 @@ class _Turn:
         for key in keys:
             self._wait(self.running.pop(key, (0.0, 0.0))[0])
 
-    def all_waited(self) -> float:
+    def all_exposed(self) -> float:
         elsewhere = sum(seconds for _, seconds in self.running.values())
-        return self.waited + max(0.0, elsewhere - self.computed)
+        return self.exposed + max(0.0, elsewhere - self.computed)
 
     def _wait(self, until: float):
-        self.waited += max(0.0, until - self.now)
+        self.exposed += max(0.0, until - self.now)
         self.now = max(self.now, until)
 
 
-def _ended(one: Instruction, computations: Computations) -> list[str]:
+def _ended(op: Instruction, computations: Computations) -> list[str]:
     """Returns the keys of the exchanges that end in an instruction."""
-    if one.opcode.endswith("-done"):
-        return one.operands[:1]
-    fused = _fused(one, computations)
+    if op.opcode.endswith("-done"):
+        return op.operands[:1]
+    fused = _fused(op, computations)
     if not any("AsyncCollectiveDone" in inner.line for inner in fused):
         return []
     return [key for inner in fused if (key := _chain(inner.line))]
@@ -362,12 +364,12 @@ _MOVES = "copy broadcast pad slice reshape transpose concatenate reverse".split(
 _STACKED = re.compile(r"dynamic_(update_)?(index_in_dim|slice)\)?(/\w+)?$")
 
 
-def _place(one: Instruction) -> tuple[str, int]:
+def _place(op: Instruction) -> tuple[str, int]:
     """Returns the part of the step of an instruction, and its direction, such as `FORWARD`."""
-    found = one.find(_NAME)
+    found = op.find(_NAME)
     name = found[1] if found else ""
     direction = BACKWARD if "transpose(" in name else FORWARD if "jvp(" in name else NEITHER
-    if one.opcode in _MOVES or _STACKED.search(name) or not found:
+    if op.opcode in _MOVES or _STACKED.search(name) or not found:
         return COPIES, direction
     return next(part for part, words in PARTS.items() if words.search(name)), direction
 
@@ -380,17 +382,17 @@ MAX_LISTED = 6  # largest number of listed products
 
 
 class _Products(NamedTuple):
-    one: Product
+    largest: Product
     seconds: float
     flops: int
 
 
-def _advice(one: Product, width: int) -> str:
-    if one.passes > 1:
-        return f"float32 in {one.passes} passes: compute it in bfloat16"
-    if "f32" in one.dtypes:
+def _advice(product: Product, width: int) -> str:
+    if product.passes > 1:
+        return f"float32 in {product.passes} passes: compute it in bfloat16"
+    if "f32" in product.dtypes:
         return "float32, twice the bytes: give the model dtype='bfloat16'"
-    sides = {"inner size": one.inner, "rows": one.rows, "columns": one.columns}
+    sides = {"inner size": product.inner, "rows": product.rows, "columns": product.columns}
     least = min(sides, key=lambda side: sides[side])
     if sides[least] < 2 * width:
         return _SMALL[least].format(sides[least])

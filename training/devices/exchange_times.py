@@ -18,7 +18,9 @@ LINKS = {"TPU v5e": 45e9, "TPU v5p": 90e9, "TPU v6e": 90e9, "TPU v7x": 100e9}
 Coordinates = Sequence[Sequence[int]]  # coordinates of each device's chip, in order of the mesh
 
 
-def exchange_seconds(one: Collective, topology: Topology, chips: Coordinates) -> float | None:
+def exchange_seconds(
+    collective: Collective, topology: Topology, chips: Coordinates
+) -> float | None:
     """Returns the seconds of a collective that does not share links; None between slices.
 
     A chip of the group has one link along each side of the slice that the group spans, or two if
@@ -33,7 +35,7 @@ def exchange_seconds(one: Collective, topology: Topology, chips: Coordinates) ->
     >>> exchange_seconds(gather, v5e, chips)  # two links of 45 GB/s
     0.001
     """
-    group = group_of(one.line, len(chips))
+    group = group_of(collective.line, len(chips))
     slices = len(chips) // topology.slices
     if len({device // slices for device in group}) > 1:
         return None
@@ -41,16 +43,19 @@ def exchange_seconds(one: Collective, topology: Topology, chips: Coordinates) ->
     link = LINKS[topology.kind] / ACCELERATORS[topology.kind].on_chip
     spanned = [len(set(side)) for side in zip(*(chips[device] for device in group))]
     rings = [_is_ring(topology, axis) for axis in range(len(topology.shape))]
-    sides = [(n, 2 if rings[axis] and n == topology.shape[axis] else 1)
-             for axis, n in enumerate(spanned[: len(rings)]) if n > 1]  # fmt: skip
+    sides = [
+        (n, 2 if is_ring and n == length else 1)
+        for n, length, is_ring in zip(spanned, topology.shape, rings)
+        if n > 1
+    ]
     if not sides:  # the devices of one chip
         sides = [(2, 1)]
-    if one.kind == "collective-permute":
-        return one.bytes / link
-    if one.kind in ("all-to-all", "ragged-all-to-all"):
-        return max(n / links for n, links in sides) * one.bytes / (4 * link)
-    times = 2 if one.kind == "all-reduce" else 1
-    received = times * one.bytes * (len(group) - 1) / len(group)
+    if collective.kind == "collective-permute":
+        return collective.bytes / link
+    if collective.kind in ("all-to-all", "ragged-all-to-all"):
+        return max(n / links for n, links in sides) * collective.bytes / (4 * link)
+    times = 2 if collective.kind == "all-reduce" else 1
+    received = times * collective.bytes * (len(group) - 1) / len(group)
     return received / (link * sum(links for _, links in sides))
 
 

@@ -11,10 +11,8 @@ _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _PRECISION = re.compile(r"operand_precision=\{(\w+)")
-PASSES = {
-    "highest": 6,
-    "high": 3,
-}  # number of passes of the matrix unit over bfloat16 parts of float32
+# Number of passes of the matrix unit over bfloat16 parts of float32.
+PASSES = {"highest": 6, "high": 3}
 
 
 class Product(NamedTuple):
@@ -35,30 +33,30 @@ def products_of(instructions: Sequence[Instruction]) -> Iterator[Product]:
     >>> lines = ["  %a = bf16[64,32]{1,0} parameter(0)", "  %b = bf16[32,16]{1,0} parameter(1)",
     ...          "  %c = f32[64,16]{1,0} convolution(%a, %b), dim_labels=bf_io->bf"]
     >>> products = products_of([Instruction(line) for line in lines])
-    >>> [(one.flops, one.rows, one.inner, one.columns) for one in products]
+    >>> [(op.flops, op.rows, op.inner, op.columns) for op in products]
     [(65536, 64, 32, 16)]
     """
-    shapes = {one.name: one.shape for one in instructions}
-    for one in instructions:
-        if one.opcode not in ("convolution", "dot"):
+    shapes = {op.name: op.shape for op in instructions}
+    for op in instructions:
+        if op.opcode not in ("convolution", "dot"):
             continue
-        operands = [arrays(shapes.get(name, "")) for name in one.operands[:2]]
+        operands = [arrays(shapes.get(name, "")) for name in op.operands[:2]]
         if not all(operands):
             continue
-        (left, right), (_, result) = (each[0] for each in operands), arrays(one.shape)[0]
-        if one.opcode == "dot":
-            contracted = one.find(_CONTRACTED)
+        (left, right), (_, result) = (each[0] for each in operands), arrays(op.shape)[0]
+        if op.opcode == "dot":
+            contracted = op.find(_CONTRACTED)
             axes = contracted[1].split(",") if contracted else []
             summed = math.prod(left[1][int(axis)] for axis in axes if axis)
             columns = math.prod(right[1]) // summed
             flops = 2 * math.prod(result) * summed
         else:
-            flops, columns = _convolution(one, left[1], right[1], result)
+            flops, columns = _convolution(op, left[1], right[1], result)
             summed = flops // (2 * max(math.prod(result), 1))
         if not flops:
             continue
         columns = min(columns, math.prod(result))
-        precision = one.find(_PRECISION)
+        precision = op.find(_PRECISION)
         yield Product(
             " × ".join(f"{dtype}[{','.join(map(str, n))}]" for dtype, n in (left, right)),
             (left[0], right[0]),
@@ -70,12 +68,12 @@ def products_of(instructions: Sequence[Instruction]) -> Iterator[Product]:
         )
 
 
-def _convolution(one: Instruction, left, right, result) -> tuple[int, int]:
+def _convolution(op: Instruction, left, right, result) -> tuple[int, int]:
     """Returns the FLOPs and the columns of a convolution, without products with padding."""
-    labels = one.find(_LABELS)
+    labels = op.find(_LABELS)
     assert labels is not None
     left_axes, right_axes, result_axes = labels.groups()
-    window = one.find(_WINDOW)
+    window = op.find(_WINDOW)
     settings = dict(part.split("=") for part in window[1].split()) if window else {}
     taps = 1  # products for each result along its spatial axes
     outside = 1  # results along these axes

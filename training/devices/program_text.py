@@ -18,8 +18,8 @@ _ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 class Instruction:
     """One instruction of a computation.
 
-    >>> one = Instruction("  ROOT %add.1 = f32[8]{0} add(%x, /*index=1*/%y), metadata={}")
-    >>> one.name, one.shape, one.opcode, one.operands
+    >>> op = Instruction("  ROOT %add.1 = f32[8]{0} add(%x, /*index=1*/%y), metadata={}")
+    >>> op.name, op.shape, op.opcode, op.operands
     ('%add.1', 'f32[8]{0}', 'add', ['%x', '%y'])
     """
 
@@ -28,7 +28,7 @@ class Instruction:
         found = _INSTRUCTION.match(line)
         self.name, self.shape, self.opcode, operands = found.groups() if found else ("", "", "", "")
         # Comments between the names may give the numbers of the operands.
-        self.operands = [one.rpartition("*/")[2].strip() for one in operands.split(",")]
+        self.operands = [op.rpartition("*/")[2].strip() for op in operands.split(",")]
 
     def find(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
         """Returns where a pattern occurs in the line; None if it does not."""
@@ -50,28 +50,28 @@ def computations_of(text: str) -> dict[str, list[Instruction]]:
     return computations
 
 
-def called(one: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
-    """Yields (computation, turns) for each computation that an instruction runs.
+def called(op: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
+    """Yields (computation, trip count) for each computation that an instruction runs.
 
-    Further turns of experts do not count: they do not run if all experts have the same number of
-    tokens.
+    Further iterations of experts do not count: they do not run if all experts have the same number
+    of tokens.
     """
-    if f'/{UNBALANCED}/while"' in one.line:
+    if f'/{UNBALANCED}/while"' in op.line:
         return
-    if one.opcode in ("async-done", "async-update"):  # the start instruction has the call
+    if op.opcode in ("async-done", "async-update"):  # the start instruction has the call
         return
-    turns = _turns(one, computations) if one.opcode == "while" else 1
-    names = [*_CALLED.findall(one.line), *branches(one)]
-    yield from ((name, turns) for name in names if name in computations)
+    trips = _trip_count(op, computations) if op.opcode == "while" else 1
+    names = [*_CALLED.findall(op.line), *branches(op)]
+    yield from ((name, trips) for name in names if name in computations)
 
 
-def branches(one: Instruction) -> list[str]:
+def branches(op: Instruction) -> list[str]:
     """Returns the computations that are the branches of a conditional."""
-    listed = [name for names in _BRANCHES.findall(one.line) for name in names.split(",")]
-    return [*_CASES.findall(one.line), *(name.strip(" %") for name in listed)]
+    listed = [name for names in _BRANCHES.findall(op.line) for name in names.split(",")]
+    return [*_CASES.findall(op.line), *(name.strip(" %") for name in listed)]
 
 
-def times(
+def run_counts(
     computations: Computations,
     called: Callable[[Instruction, Computations], Iterable[tuple[str, int]]] = called,
 ) -> Counter[str]:
@@ -83,9 +83,9 @@ def times(
     found = Counter[str]()
 
     def visit(name: str, number: int) -> None:
-        for one in computations[name]:
-            for inner, turns in called(one, computations):
-                visit(inner, number * turns)
+        for op in computations[name]:
+            for inner, trips in called(op, computations):
+                visit(inner, number * trips)
         found[name] += number
 
     if "" in computations:
@@ -93,8 +93,8 @@ def times(
     return found
 
 
-def _turns(loop: Instruction, computations: Computations) -> int:
-    """Returns the number of turns of a loop.
+def _trip_count(loop: Instruction, computations: Computations) -> int:
+    """Returns the number of iterations of a loop.
 
     The program may state this number. Otherwise it follows from a counter that begins at 0 and the
     only constant of the loop's condition. If the condition has no such constant, returns 1.
@@ -104,23 +104,23 @@ def _turns(loop: Instruction, computations: Computations) -> int:
     named = dict(re.findall(r"(condition|body)=%?([\w.-]+)", loop.line))
     condition = computations.get(named.get("condition", ""), ())
     body = computations.get(named.get("body", ""), ())
-    ends = [end for one in condition if (end := _constant(one)) is not None]
+    ends = [end for op in condition if (end := _constant(op)) is not None]
     return -(-ends[0] // _increment(condition, body)) if len(ends) == 1 else 1
 
 
-def _constant(one: Instruction) -> int | None:
-    is_number = one.opcode == "constant" and re.match(r"[su]\d+\[\]", one.shape)
-    return int(one.operands[0]) if is_number and one.operands[0].isdecimal() else None
+def _constant(op: Instruction) -> int | None:
+    is_number = op.opcode == "constant" and re.match(r"[su]\d+\[\]", op.shape)
+    return int(op.operands[0]) if is_number and op.operands[0].isdecimal() else None
 
 
 def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
-    """Returns what a turn adds to the counter of a loop; 1 if that is not a constant of its body.
+    """Returns what an iteration adds to a loop's counter; 1 if that is not a constant of its body.
 
-    It is more than 1 if the compiler merges several turns of a ring of permutations.
+    It is more than 1 if the compiler merges several iterations of a ring of permutations.
     """
-    defined = {one.name: one for one in body}
-    counters = (one for one in condition if one.opcode == "get-tuple-element")
-    counter = next((found for one in counters if (found := one.find(r"index=(\d+)"))), None)
+    defined = {op.name: op for op in body}
+    counters = (op for op in condition if op.opcode == "get-tuple-element")
+    counter = next((found for op in counters if (found := op.find(r"index=(\d+)"))), None)
     if counter and body and body[-1].opcode == "tuple":
         added = defined.get(body[-1].operands[int(counter[1])])
         for name in added.operands if added and added.opcode == "add" else ():

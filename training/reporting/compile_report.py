@@ -69,11 +69,11 @@ def _print_estimate(console: Console, estimate: StepTime) -> None:
         each = (f"{1e3 * seconds:,.1f}" if seconds else "" for seconds in part)
         parts.add_row(f"  {name}", *each, *_of_step(part.seconds, estimate))
     sent = estimate.exchanges
-    parts.add_row("  exchanges, waited for", "", "", "", *_of_step(sent.waited, estimate))
+    parts.add_row("  exchanges, waited for", "", "", "", *_of_step(sent.exposed, estimate))
     console.print(parts)
     console.print(
         f"  {sent.bytes / GIB:,.2f} GiB are exchanged in {1e3 * sent.seconds:,.1f} ms, "
-        f"{1e3 * (sent.seconds - sent.waited):,.1f} ms of them overlapped with computation."
+        f"{1e3 * (sent.seconds - sent.exposed):,.1f} ms of them overlapped with computation."
     )
     if sent.unknown:
         console.print(

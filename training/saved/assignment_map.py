@@ -12,11 +12,10 @@ from ..run_configuration import read_directory
 
 # Fields of `Config` in which an encoder-decoder may differ from the decoder that it begins as: the
 # number of layers of a stack, what joins the stacks, heads, and a stretch for longer texts.
-ADAPTED = (
-    *("num_encoder_layers", "num_decoder_layers", "encoder_window"),
-    *("merged_attention", "rotate_encoded", "share_encoder_decoder_embeddings"),
-    *("classifier_layer", "rope_scaling"),
-)
+ADAPTED = """
+    num_encoder_layers num_decoder_layers encoder_window merged_attention rotate_encoded
+    share_encoder_decoder_embeddings classifier_layer rope_scaling
+""".split()
 
 
 def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:

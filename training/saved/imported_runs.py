@@ -28,8 +28,9 @@ from ..state import State
 from .checkpoints import Checkpoints
 
 CORPORA = ("text_files", "python_library")  # corpora that use the imported vocabulary
-OF_VOCABULARY = (  # parameters with a row for each id
-    *("token_embedding", "encoder_embedding", "vocabulary/embedding", "vocabulary/bias"),
+# Parameters with a row for each id.
+VOCABULARY_PARAMETERS = frozenset(
+    ("token_embedding", "encoder_embedding", "vocabulary/embedding", "vocabulary/bias")
 )
 
 
@@ -76,7 +77,7 @@ def with_rows(path: str, array: np.ndarray, rows: int) -> np.ndarray:
            [3.],
            [2.]])
     """
-    if path not in OF_VOCABULARY or len(array) == rows:
+    if path not in VOCABULARY_PARAMETERS or len(array) == rows:
         return array
     mean = array.mean(0, keepdims=True)
     return np.concatenate([array, np.repeat(mean, rows - len(array), 0)])

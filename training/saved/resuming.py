@@ -87,19 +87,19 @@ def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
 
 
 # Fields that do not change the result of a run, and `steps`, which may extend a finished run.
-_FREE = (
-    *("run_dir", "steps", "keep_checkpoints", "keep_every", "keep_best"),
-    *("mesh", "distributed", "microbatches", "shard_optimizer_over_data", "tpu_compiler_options"),
-    *("log_every", "evaluate_every", "checkpoint_every", "checkpoint_minutes"),
-    *("local_checkpoint_dir", "local_checkpoint_minutes"),
-    *("trackers", "hooks"),
-    *("model.remat_policy", "model.unroll_scan", "model.attention"),
-)
+_FREE_FIELDS = """
+    run_dir steps keep_checkpoints keep_every keep_best
+    mesh distributed microbatches shard_optimizer_over_data tpu_compiler_options
+    log_every evaluate_every checkpoint_every checkpoint_minutes
+    local_checkpoint_dir local_checkpoint_minutes trackers hooks
+    model.remat_policy model.unroll_scan model.attention
+""".split()
 # Fields that change the result of a run, but may be changed between two starts.
-_ADJUSTED = (
-    *("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards", "rollback_sigmas"),
-    *("corpus.stores", "corpus.temperature"),  # rates of token stores; restoring checks the stores
-)
+# `corpus.stores` and `corpus.temperature` give the rates of token stores, which restoring checks.
+_ADJUSTABLE_FIELDS = """
+    optimizer heldout_tokens evaluation_tasks data_shards rollback_sigmas
+    corpus.stores corpus.temperature
+""".split()
 _SET_BACK = "Set them back, or give another directory (--run_dir=runs/NAME)."
 
 
@@ -111,7 +111,7 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
     Raises ValueError if the run directory holds checkpoints of a run with other fixed fields.
     """
     changed = changed_fields(run, trusted)
-    other = _changed_beyond(changed, (*_FREE, *_ADJUSTED))
+    other = _changed_beyond(changed, (*_FREE_FIELDS, *_ADJUSTABLE_FIELDS))
     if other and has_checkpoint(run.run_dir):
         raise ValueError(
             f"{run.run_dir} holds checkpoints of a run with other values:\n{_listed(other)}\n"
@@ -131,7 +131,7 @@ def finished_result(run: Run, step: int, changed: Sequence[str]) -> Result | Non
     """
     finished = read_result(run.run_dir)
     if finished is not None and finished.step == step >= run.steps:
-        if other := _changed_beyond(changed, _FREE):
+        if other := _changed_beyond(changed, _FREE_FIELDS):
             raise ValueError(
                 f"{run.run_dir} holds a finished run with other values:\n{_listed(other)}\n"
                 f"{_SET_BACK}"
