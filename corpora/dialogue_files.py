@@ -73,11 +73,11 @@ def dialogues(
                 f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}), Parquet or "
                 "Arrow, also as .gz or .zst: write each dialogue as a line or a row."
             )
-    made = vocabulary(run_dir, vocabulary_source(split, "\n".join))
+    vocab = vocabulary(run_dir, vocabulary_source(split, "\n".join))
     tokens = tokenized_files(
         run_dir,
         split,
-        made,
+        vocab,
         encode=functools.partial(_encode_turns, longest_tokens),
         settings=[longest_tokens],
     )
@@ -93,7 +93,7 @@ def dialogues(
     return corpus_of(
         f"Dialogues of {counted(paths[TRAIN])}",
         tokens,
-        made,
+        vocab,
         held_out=held_out,
         seed=seed,
         longest=longest_tokens,

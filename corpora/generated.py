@@ -44,19 +44,19 @@ def synthetic_documents(
     drawn = drawn_task(task, seed)
     name = as_partial(task).function.__name__
     texts = {TRAIN: _split(drawn.documents), HELDOUT: _split(drawn.heldout)}
-    made = vocabulary(
+    vocab = vocabulary(
         run_dir, VocabularySource(lambda: iter(drawn.documents), version=texts[TRAIN].version)
     )
-    tokens = tokenized(run_dir, texts, made)
+    tokens = tokenized(run_dir, texts, vocab)
     if tokens.outdated:
         raise ValueError(
             f"{run_dir} was trained on documents that differ from those that {name} draws now, so "
             "the questions do not match them: restore the function and its settings, or start a "
             "new run directory."
         )
-    _check_known(drawn, name, made.tokenizer)
+    _check_known(drawn, name, vocab.tokenizer)
     held_out = "drawn by the synthetic task"
-    return corpus_of(f"Documents of {name}", tokens, made, held_out=held_out, seed=seed)
+    return corpus_of(f"Documents of {name}", tokens, vocab, held_out=held_out, seed=seed)
 
 
 def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:

@@ -49,8 +49,8 @@ def grain_dataset(
     Raises ValueError for an element of another type, for special ids in an element, and for a
     training dataset that ends.
     """
-    made = vocabulary(run_dir, VocabularySource())
-    piece_of = _reader(made)
+    vocab = vocabulary(run_dir, VocabularySource())
+    piece_of = _reader(vocab)
 
     def first(n: int) -> list[Document]:
         pieces = (piece_of(element) for element in heldout() if element is not None)
@@ -60,7 +60,7 @@ def grain_dataset(
         check_shard(shard, num_shards)
         return _DatasetStream(train(shard, num_shards), piece_of)
 
-    return Corpus(ids=made.ids, open_shard=stream, heldout=first, codec=made.codec)
+    return Corpus(ids=vocab.ids, open_shard=stream, heldout=first, codec=vocab.codec)
 
 
 class _DatasetStream(DocumentStream):

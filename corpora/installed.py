@@ -73,11 +73,11 @@ def installed_packages(
     source = VocabularySource(
         texts=lambda: (d.read() for d in split["train"]), version=texts["train"].version
     )
-    made = vocabulary(run_dir, source)
+    vocab = vocabulary(run_dir, source)
     return corpus_of(
         f"{text.capitalize()} of installed packages: {_versions([*packages, *heldout])}",
-        tokenized(run_dir, texts, made),
-        made,
+        tokenized(run_dir, texts, vocab),
+        vocab,
         held_out=f"all of {_versions(heldout)}",
         seed=seed,
     )

@@ -65,8 +65,8 @@ def labeled_text(
     source = VocabularySource(
         texts=lambda: (text for text, _ in train()), version=[every, *versions_of(paths[TRAIN])]
     )
-    made = vocabulary(run_dir, source)
-    answers = None if answer_tokens is None else _answers(classes, made, answer_tokens)
+    vocab = vocabulary(run_dir, source)
+    answers = None if answer_tokens is None else _answers(classes, vocab, answer_tokens)
     texts = {}
     for side in (TRAIN, HELDOUT):
         side_paths = paths.get(side, paths[TRAIN])
@@ -78,12 +78,12 @@ def labeled_text(
             LeftOut(),
             functools.partial(_encode, given_tokens, classes, answers),
         )
-    tokens = tokenized(run_dir, texts, made)
+    tokens = tokenized(run_dir, texts, vocab)
     save_classes(run_dir, classes)
     corpus = corpus_of(
         f"Labeled text of {counted(paths[TRAIN])}, {len(classes)} classes ({class_list(classes)})",
         tokens,
-        made,
+        vocab,
         held_out=f"one text in {every}" if every else f"from {counted(paths[HELDOUT])}",
         seed=seed,
         longest=given_tokens + (answer_tokens or 0),

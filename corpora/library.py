@@ -49,13 +49,13 @@ def python_library(
     and FileNotFoundError if Python was installed without the sources of its library.
     """
     split = split_documents(library_documents(), heldout_every)
-    made = vocabulary(run_dir, _source(split))
+    vocab = vocabulary(run_dir, _source(split))
     if documents is not None:
-        split["train"] = _some(split["train"], documents)
+        split["train"] = _first_by_hash(split["train"], documents)
     texts = {name: split_text(files, [sys.version]) for name, files in split.items()}
-    tokens = tokenized(run_dir, texts, made)
+    tokens = tokenized(run_dir, texts, vocab)
     held_out = f"one file in {heldout_every}"
-    return corpus_of("Python's standard library", tokens, made, held_out=held_out, seed=seed)
+    return corpus_of("Python's standard library", tokens, vocab, held_out=held_out, seed=seed)
 
 
 @checked
@@ -92,12 +92,12 @@ def docstring_pairs(
             f"most {UNCUT - 1} together: lower one of them."
         )
     split = split_documents(library_documents(), heldout_every)
-    made = vocabulary(run_dir, _source(split))
+    vocab = vocabulary(run_dir, _source(split))
     texts = {name: _pairs_text(documents, limits) for name, documents in split.items()}
     return corpus_of(
         "Docstrings and their code from Python's standard library",
-        tokenized(run_dir, texts, made),
-        made,
+        tokenized(run_dir, texts, vocab),
+        vocab,
         held_out=f"one file in {heldout_every}",
         seed=seed,
         longest=sum(limits),
@@ -111,7 +111,7 @@ def _source(split: dict[str, list[LibraryText]]) -> VocabularySource:
     )
 
 
-def _some(documents: Sequence[LibraryText], number: int) -> list[LibraryText]:
+def _first_by_hash(documents: Sequence[LibraryText], number: int) -> list[LibraryText]:
     """Returns `number` documents. A larger number adds documents to those of a smaller number."""
     if number > len(documents):
         raise ValueError(

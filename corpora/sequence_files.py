@@ -133,22 +133,22 @@ def sequence_files(
         settings += [heldout_every, *versions_of([heldout_clusters])]
     splits = paths if chosen is None else (TRAIN, HELDOUT)
     texts = {split: sequences.text(split, settings) for split in splits}
-    made = vocabulary(run_dir, VocabularySource(sequences.sample, version=texts[TRAIN].version))
-    _check_letters(made, known)
-    found = tokenized(run_dir, texts, made)
+    vocab = vocabulary(run_dir, VocabularySource(sequences.sample, version=texts[TRAIN].version))
+    _check_letters(vocab, known)
+    tokens = tokenized(run_dir, texts, vocab)
     split = FileSplit(paths, heldout_every, "text", "error")
     tokens, described = with_heldout(
-        found, split, overlapping_windows(window, overlap), shared_letters(made.tokenizer, known)
+        tokens, split, overlapping_windows(window, overlap), shared_letters(vocab.tokenizer, known)
     )
     if chosen is not None:
         described = f"chosen by {', '.join(choices)}"
     what = f"Sequences of {counted(paths[TRAIN])}"
-    corpus = corpus_of(what, tokens, made, held_out=described, seed=seed)
+    corpus = corpus_of(what, tokens, vocab, held_out=described, seed=seed)
     if not choices:
         corpus = corpus._replace(summary=corpus.summary + skew_warning(tokens, heldout_every))
     if not reverse_complement:
         return corpus
-    read = functools.partial(_either_strand, made.tokenizer, known, seed)
+    read = functools.partial(_either_strand, vocab.tokenizer, known, seed)
 
     def open_shard(shard: int, num_shards: int) -> DocumentStream:
         return cast(DocumentStream, StreamOf(corpus.open_shard(shard, num_shards), read))

@@ -71,14 +71,14 @@ def text_files(
     """
     paths = found_files(run_dir, files, heldout_files)
     split = FileSplit(paths, heldout_every, text_field, on_malformed)
-    made = vocabulary(run_dir, vocabulary_source(split))
+    vocab = vocabulary(run_dir, vocabulary_source(split))
     if weights_field is None:
-        found = tokenized_files(run_dir, split, made)
+        tokens = tokenized_files(run_dir, split, vocab)
     else:
-        found = _tokenized_with_weights(run_dir, split, made, text_field, weights_field)
-    tokens, held_out = with_heldout(found, split)
+        tokens = _tokenized_with_weights(run_dir, split, vocab, text_field, weights_field)
+    tokens, held_out = with_heldout(tokens, split)
     what = f"Text of {counted(paths[TRAIN])}"
-    corpus = corpus_of(what, tokens, made, held_out=held_out, seed=seed)
+    corpus = corpus_of(what, tokens, vocab, held_out=held_out, seed=seed)
     warning = "" if heldout_files else skew_warning(tokens, heldout_every)
     return corpus._replace(summary=corpus.summary + warning)
 

@@ -46,10 +46,10 @@ def token_files(
     Raises ValueError for a file of another format or vocabulary, and FileNotFoundError for a
     pattern that matches no file.
     """
-    made = vocabulary(run_dir, VocabularySource())
+    vocab = vocabulary(run_dir, VocabularySource())
 
     def opened(patterns: str | Sequence[str]) -> list[DocumentArrays]:
-        return [open_token_file(path, made.ids) for path in sorted(find_files(patterns))]
+        return [open_token_file(path, vocab.ids) for path in sorted(find_files(patterns))]
 
     training_files = opened(files)
     if heldout_files is None:
@@ -63,10 +63,10 @@ def token_files(
         return Shuffled(concatenated([training_documents(each) for each in train]), seed)
 
     return Corpus(
-        ids=made.ids,
+        ids=vocab.ids,
         open_shard=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
         heldout=lambda n: first_tokens([heldout_documents(each) for each in heldout], n),
-        codec=made.codec,
+        codec=vocab.codec,
         summary=(
             f"{_file_count(training_files)}: {_counts(train)} to train on; "
             f"{_counts(heldout)} held out{_how_cut(training_files, heldout_files, heldout_every)}"

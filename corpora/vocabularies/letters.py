@@ -40,12 +40,12 @@ def write_letters(path: str, alphabet: Alphabet, k: int) -> None:
     k_mers = map("".join, itertools.product(alphabet.known, repeat=k)) if k > 1 else ()
     tokens = [*_FIRST, *k_mers, *alphabet.letters, *_LAST]
     ids = {token: i for i, token in enumerate(tokens)}
-    made = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     pattern = f"[{alphabet.known}]{{{k}}}|." if k > 1 else "."
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
-    made.decoder = decoders.Fuse()
-    made.add_special_tokens([*_FIRST, *_LAST])
-    write_bytes(path, made.to_str(pretty=True).encode())
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([*_FIRST, *_LAST])
+    write_bytes(path, tokenizer.to_str(pretty=True).encode())
 
 
 def reads_letters(tokenizer: Any) -> bool:

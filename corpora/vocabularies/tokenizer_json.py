@@ -47,21 +47,21 @@ def write_tokenizer(
 
     Raises ValueError, and writes nothing, if `tokenizer_json` cannot convert the vocabulary.
     """
-    made = tokenizer_json(vocabulary)
+    tokenizer = tokenizer_json(vocabulary)
     if before or after:
-        made.post_processor = _framing(made, before, after)
+        tokenizer.post_processor = _framing(tokenizer, before, after)
     names = special_names(vocabulary.tokenizer, vocabulary.ids)
     ids = vocabulary.ids
     roles = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
     config: dict[str, Any] = {f"{key}_token": names[i] for key, i in roles.items() if i is not None}
     if ids.bos in before or ids.bos in after:
-        config["bos_token"] = made.id_to_token(ids.bos)
+        config["bos_token"] = tokenizer.id_to_token(ids.bos)
     config |= {
         "additional_special_tokens": [names[i] for i in names if i not in roles.values()],
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,  # so that decoding restores the text
     }
-    made.save(os.path.join(directory, TOKENIZER))
+    tokenizer.save(os.path.join(directory, TOKENIZER))
     file = Path(directory, "tokenizer_config.json")
     if not file.exists():
         text = json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True)
@@ -78,30 +78,30 @@ def tokenizer_json(vocabulary: Vocabulary):
 
     own = vocabulary.tokenizer
     if own.kind == "hugging_face":
-        made = tokenizers.Tokenizer.from_file(str(own.path))
+        tokenizer = tokenizers.Tokenizer.from_file(str(own.path))
     elif own.kind == OVERLAPPING:
         raise ValueError(f"{own.path} has overlapping k-mers, which `tokenizers` cannot split")
     elif own.kind == "bytes":
         pieces = ["<pad>", "</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
-        made = _bpe_model({piece: i for i, piece in enumerate(pieces)}, [])
+        tokenizer = _bpe_model({piece: i for i, piece in enumerate(pieces)}, [])
     else:
         assert own.path is not None  # a SentencePiece model is a file
-        made = _sentencepiece_model(own.path)
+        tokenizer = _sentencepiece_model(own.path)
     names = {i: name for name, i in own.named.items()}
     names |= special_names(own, vocabulary.ids)
     # Added tokens get consecutive ids, so every id above the vocabulary needs a token, in order.
-    above = range(made.get_vocab_size(), vocabulary.ids.size)
+    above = range(tokenizer.get_vocab_size(), vocabulary.ids.size)
     below = sorted(i for i in names if i not in above)
     tokens = [names.get(i, f"<id_{i}>") for i in (*below, *above)]
-    made.add_special_tokens([tokenizers.AddedToken(t, normalized=False) for t in tokens])
-    _check(own, made, {names[i]: i for i in names})
-    return made
+    tokenizer.add_special_tokens([tokenizers.AddedToken(t, normalized=False) for t in tokens])
+    _check(own, tokenizer, {names[i]: i for i in names})
+    return tokenizer
 
 
-def _framing(made, before: Sequence[int], after: Sequence[int]):
+def _framing(tokenizer, before: Sequence[int], after: Sequence[int]):
     from tokenizers import processors
 
-    names = {i: made.id_to_token(i) for i in (*before, *after)}
+    names = {i: tokenizer.id_to_token(i) for i in (*before, *after)}
     return processors.TemplateProcessing(
         single=[*(names[i] for i in before), "$A", *(names[i] for i in after)],
         special_tokens=[(name, i) for i, name in names.items()],
@@ -158,22 +158,24 @@ def _bpe_model(ids: dict[str, int], merges: list[tuple[str, str]]):
 def _with_byte_decoder(model):
     from tokenizers import Tokenizer, decoders
 
-    made = Tokenizer(model)
-    made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    return made
+    tokenizer = Tokenizer(model)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
 
 
-def _check(own: Tokenizer, made, names: dict[str, int]) -> None:
+def _check(own: Tokenizer, tokenizer, names: dict[str, int]) -> None:
     """Raises ValueError if the ids of the two tokenizers differ."""
     for name, i in names.items():
-        if made.token_to_id(name) != i:
-            raise ValueError(f"{name} would have the id {made.token_to_id(name)} instead of {i}")
+        if tokenizer.token_to_id(name) != i:
+            raise ValueError(
+                f"{name} would have the id {tokenizer.token_to_id(name)} instead of {i}"
+            )
     if own.kind == "hugging_face":  # It was read from the same file.
         return
     for text in PROBES:
         expected = own.encode_batch([text])[0].tolist()
-        made.encode_special_tokens = True
-        got = made.encode(text, add_special_tokens=False).ids
-        made.encode_special_tokens = False
+        tokenizer.encode_special_tokens = True
+        got = tokenizer.encode(text, add_special_tokens=False).ids
+        tokenizer.encode_special_tokens = False
         if got != expected:
             raise ValueError(f"{text!r} would have the ids {got} instead of {expected}")

@@ -44,15 +44,15 @@ def train_words(texts: Iterable[str], path: str, *, size: int, model_type: WordT
     """
     sample = training_sample(texts)
     make = wordpiece_tokenizer if model_type == "wordpiece" else word_tokenizer
-    made = make(sample, size)
-    largest = made.get_vocab_size()
+    tokenizer = make(sample, size)
+    largest = tokenizer.get_vocab_size()
     if largest < size:
         raise ValueError(
             f"Got a vocabulary size of {size}, expected at most {largest} for this text: lower "
             f"vocabularies.trained.size (--gin.vocabularies.trained.size={largest}), or give more "
             "text."
         )
-    write_bytes(path, made.to_str(pretty=True).encode())
+    write_bytes(path, tokenizer.to_str(pretty=True).encode())
 
 
 def word_tokenizer(texts: Sequence[str], size: int | None = None):
@@ -95,26 +95,26 @@ def wordpiece_tokenizer(texts: Sequence[str], size: int):
     base = [*SPECIALS, *sorted(first), *(f"##{character}" for character in sorted(inner))]
     if size < len(base):
         raise _too_small(size, len(base))
-    made = _bert_tokenizer(models.WordPiece(unk_token=UNKNOWN), specials=())
+    tokenizer = _bert_tokenizer(models.WordPiece(unk_token=UNKNOWN), specials=())
     # The trainer numbers characters in the order of a hash map, which differs between processes,
     # and breaks ties by these numbers. Only special tokens have fixed numbers, so the alphabet is
     # passed as special tokens.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=base, limit_alphabet=len(known), show_progress=False
     )
-    made.train_from_iterator(texts, trainer)
-    return _bert_tokenizer(models.WordPiece(made.get_vocab(), unk_token=UNKNOWN))
+    tokenizer.train_from_iterator(texts, trainer)
+    return _bert_tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=UNKNOWN))
 
 
 def _bert_tokenizer(model, specials: Sequence[str] = SPECIALS):
     from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
-    made = Tokenizer(model)
-    made.normalizer = normalizers.BertNormalizer(lowercase=False)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    made.add_special_tokens(list(specials))
-    return made
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(list(specials))
+    return tokenizer
 
 
 def _word_counts(texts: Iterable[str]) -> collections.Counter[str]:

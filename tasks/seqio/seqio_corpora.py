@@ -79,9 +79,9 @@ def seqio_mixture(
         FileNotFoundError: for a module, data or cache that is missing.
     """
 
-    def examples_of(tasks: Sequence[seqio.Task], made: Vocabulary) -> list[TaskExamples]:
+    def examples_of(tasks: Sequence[seqio.Task], vocab: Vocabulary) -> list[TaskExamples]:
         return [
-            text_examples(task, feature, made.ids, arranged_tokens, use_cached=use_cached)
+            text_examples(task, feature, vocab.ids, arranged_tokens, use_cached=use_cached)
             for task in tasks
         ]
 
@@ -165,12 +165,12 @@ def seqio_pairs(
         FileNotFoundError: for a module, data or cache that is missing.
     """
 
-    def examples_of(tasks: Sequence[seqio.Task], made: Vocabulary) -> list[TaskExamples]:
-        read = pair_reader(answers, made.tokenizer, classes)
+    def examples_of(tasks: Sequence[seqio.Task], vocab: Vocabulary) -> list[TaskExamples]:
+        read = pair_reader(answers, vocab.tokenizer, classes)
         if classes:
             save_classes(run_dir, classes)
         limits = given_tokens, answer_tokens
-        return [pair_examples(task, made.ids, limits, read, use_cached) for task in tasks]
+        return [pair_examples(task, vocab.ids, limits, read, use_cached) for task in tasks]
 
     tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
     corpus = _corpus(
@@ -249,8 +249,8 @@ def seqio_objectives(
         [without_objective(task) for task, _ in read],
         [rate for _, rate in read],
         ["targets"],
-        lambda texts, made: [
-            text_examples(text, "targets", made.ids, use_cached=use_cached) for text in texts
+        lambda texts, vocab: [
+            text_examples(text, "targets", vocab.ids, use_cached=use_cached) for text in texts
         ],
         vocabulary=vocabulary,
         splits=(split, heldout_split),
@@ -293,24 +293,24 @@ def _corpus(
     for task in tasks:
         check_task(task, [split], features, use_cached=use_cached)
     held = tasks_with(heldout_split, tasks, features, use_cached=use_cached)
-    made = vocabulary(run_dir, VocabularySource(task=lambda: common_vocabulary(tasks, features)))
+    vocab = vocabulary(run_dir, VocabularySource(task=lambda: common_vocabulary(tasks, features)))
     for task in tasks:
         if is_read_from_cache(task, use_cached):
             with readable(task):
-                check_cached_ids(task, split, features, made)
+                check_cached_ids(task, split, features, vocab)
     kept = RunVocabulary(run_dir)
-    examples = examples_of([with_vocabulary(task, kept) for task in tasks], made)
+    examples = examples_of([with_vocabulary(task, kept) for task in tasks], vocab)
     heldout = [each for each in examples if each.name in held]
 
     def corpus(read: Sequence[TaskExamples], rates: Sequence[float]) -> Corpus:
         heldout_of_read = [task for task in read if task.name in held] or heldout
         return Corpus(
-            ids=made.ids,
+            ids=vocab.ids,
             open_shard=functools.partial(
                 MixtureStream, read, rates, split, shuffle=shuffle, seed=seed
             ),
             heldout=lambda n: heldout_documents(heldout_of_read, heldout_split, n),
-            codec=made.codec,
+            codec=vocab.codec,
         )
 
     without = ", ".join(task.name for task in tasks if task.name not in held)

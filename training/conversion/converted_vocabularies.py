@@ -103,12 +103,12 @@ def _folder_of_esm2() -> tempfile.TemporaryDirectory:
     folder = tempfile.TemporaryDirectory()
     file = str(Path(folder.name, TOKENIZER))
     write_letters(file, ALPHABETS["protein"], k=1)
-    made = tokenizers.Tokenizer.from_file(file)
-    made.post_processor = tokenizers.processors.TemplateProcessing(
+    tokenizer = tokenizers.Tokenizer.from_file(file)
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="<cls> $A <eos>",
-        special_tokens=[(name, made.token_to_id(name)) for name in ("<cls>", "<eos>")],
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("<cls>", "<eos>")],
     )
-    made.save(file)
+    tokenizer.save(file)
     return folder
 
 
