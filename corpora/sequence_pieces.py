@@ -59,7 +59,10 @@ def pieces(
         check_letters(record, part, letters[len(rest) :], before, alphabet)
         before += len(part)
         rest = b""
-        for start, end in _spans(runs, letters) if gap in letters else [(0, len(letters))]:
+        spans_of_runs = ((0, len(letters)),)
+        if gap in letters:
+            spans_of_runs = (run.span() for run in runs.finditer(letters))
+        for start, end in spans_of_runs:
             ended = record.ends_document or end < len(letters)
             shared = 0 if start else shared
             spans, start, shared = _windows(
@@ -82,10 +85,6 @@ def pieces(
                 yield _piece(record, waiting, ends_document=True)
             waiting = None
             before = 0
-
-
-def _spans(runs: re.Pattern[bytes], letters: bytes) -> Iterator[tuple[int, int]]:
-    return (run.span() for run in runs.finditer(letters))
 
 
 def _piece(record: RawDocument, text: Any, *, ends_document: bool) -> RawDocument:

@@ -145,16 +145,15 @@ def vocabulary_source(split: FileSplit, text_of: Callable[[Any], str] = str) -> 
 
     `text_of` makes a text of a document that is not a text, such as the turns of a dialogue.
     """
-    version = [*split.reading, *versions_of(split.paths[TRAIN])]
-    return VocabularySource(texts=lambda: _sampled_texts(split, text_of), version=version)
+    paths = split.paths[TRAIN]
 
+    def sample() -> Iterator[str]:
+        for path in paths:  # each file has the same limit
+            documents = read_documents([path], split.document_of, on_malformed=split.on_malformed)
+            texts = (text_of(document.text) for document in documents)
+            yield from first_texts(texts, max(MAX_SAMPLE_CHARACTERS // len(paths), 1))
 
-def _sampled_texts(split: FileSplit, text_of: Callable[[Any], str]) -> Iterator[str]:
-    """Yields training text for a vocabulary, with the same limit for each file."""
-    for path in split.paths[TRAIN]:
-        documents = read_documents([path], split.document_of, on_malformed=split.on_malformed)
-        texts = (text_of(document.text) for document in documents)
-        yield from first_texts(texts, max(MAX_SAMPLE_CHARACTERS // len(split.paths[TRAIN]), 1))
+    return VocabularySource(texts=sample, version=[*split.reading, *versions_of(paths)])
 
 
 def tokenized_files(

@@ -62,29 +62,22 @@ def token_files(
     def order() -> Shuffled:
         return Shuffled(concatenated([training_documents(each) for each in train]), seed)
 
+    number = len(training_files)
+    cut = ""
+    if heldout_files is None and sum(map(document_count, training_files)) == 1:
+        cut = f" (the last {100 / heldout_every:.3g}% of the tokens of the only document)"
     return Corpus(
         ids=vocab.ids,
         open_shard=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
         heldout=lambda n: first_tokens([heldout_documents(each) for each in heldout], n),
         codec=vocab.codec,
         summary=(
-            f"{_file_count(training_files)}: {_counts(train)} to train on; "
-            f"{_counts(heldout)} held out{_how_cut(training_files, heldout_files, heldout_every)}"
+            f"{number} token file{'' if number == 1 else 's'}: {_counts(train)} to train on; "
+            f"{_counts(heldout)} held out{cut}"
         ),
     )
-
-
-def _file_count(files: Sequence[DocumentArrays]) -> str:
-    return "1 token file" if len(files) == 1 else f"{len(files)} token files"
 
 
 def _counts(files: Sequence[DocumentArrays]) -> str:
     tokens = sum(each.tokens for each in files)
     return text_size(sum(map(document_count, files)), tokens)
-
-
-def _how_cut(files: Sequence[DocumentArrays], heldout_files: object, every: int) -> str:
-    """Returns which part is held out, in parentheses, if the only document is cut; else ""."""
-    if heldout_files is not None or sum(map(document_count, files)) > 1:
-        return ""
-    return f" (the last {100 / every:.3g}% of the tokens of the only document)"

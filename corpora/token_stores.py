@@ -9,7 +9,6 @@ from typing import Any
 from ..constraints import Positive, checked
 from ..data.corpus import Corpus
 from ..data.store_mixtures import corpus_of_stores, open_stores, rates_of
-from ..data.token_store import TokenStore
 from ..settings.atomic_writes import write_bytes
 from ..settings.run_directory import VOCABULARY
 from .vocabularies import kept_vocabulary, load_vocabulary
@@ -45,7 +44,10 @@ def token_store(
     """
     opened = open_stores(stores)
     corpus = corpus_of_stores(opened, rates_of(opened, stores, temperature), seed=seed)
-    files, *others = [_vocabulary_files(store) for store in opened]
+    files, *others = [
+        {os.path.basename(name): store.folder.read(name) for name in store.vocabulary}
+        for store in opened
+    ]
     for other, store in zip(others, opened[1:]):
         if other != files:
             raise ValueError(
@@ -66,8 +68,3 @@ def token_store(
         )
     # Only the ids of the vocabulary have the texts of the tokens.
     return corpus._replace(codec=kept.codec, ids=kept.ids)
-
-
-def _vocabulary_files(store: TokenStore) -> dict[str, bytes]:
-    """Returns the contents of the files of a store's vocabulary, by name."""
-    return {os.path.basename(name): store.folder.read(name) for name in store.vocabulary}

@@ -127,15 +127,13 @@ class Collator:
         import torch
 
         _check_process()
-        batch = self._arranged(self._rows(self._texts(examples)))
+        texts = [self._text(example, row) for row, example in enumerate(examples)]
+        batch = self._arranged(self._rows(texts))
         named = _NAMED[self._layout](jax.tree.map(np.asarray, batch), self._ids.pad)
         return {name: torch.from_numpy(x.astype(np.int64)) for name, x in named.items()}
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_compiled": None}  # Each worker compiles its own function.
-
-    def _texts(self, examples: Sequence[Any]) -> list[np.ndarray]:
-        return [self._text(example, row) for row, example in enumerate(examples)]
 
     def _text(self, example: Any, row: int) -> np.ndarray:
         """Returns i32[n]: the text of an example, without the special tokens around it."""

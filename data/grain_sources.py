@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .records import DocumentArrays
 from .token_store import TRAIN, open_store
 
-_KEPT = 64  # Number of blocks in memory, each of 256 records, or fewer with 2**20 tokens
+_MAX_BLOCKS = 64  # Number of blocks in memory, each of 256 records, or fewer with 2**20 tokens
 
 
 class StoreSource:
@@ -46,7 +45,9 @@ class StoreSource:
         self._records = store.records(split)
         # Number of records up to the end of each block.
         self._stops = np.cumsum(self._records.counts, dtype=np.int64)
-        self._block = functools.lru_cache(maxsize=_KEPT)(self._load)
+        self._block = functools.lru_cache(maxsize=_MAX_BLOCKS)(
+            lambda block: self._records.load(np.array([block]))
+        )
 
     def __len__(self) -> int:
         return int(self._stops[-1])
@@ -64,6 +65,3 @@ class StoreSource:
 
     def __reduce__(self):
         return StoreSource, (self._path, self._split)
-
-    def _load(self, block: int) -> DocumentArrays:
-        return self._records.load(np.array([block]))

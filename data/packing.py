@@ -485,7 +485,8 @@ def _next_row(waiting: "_Waiting", packing: Packing, member: int) -> Row:
 
 def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> Limits:
     if group.max_documents == 1:
-        return _one_document(raw)
+        tokens = range(raw + 1)
+        return Limits(1, (tokens,), (tokens,))
     planned = {"tokens": group.row_length} | group.features | group.stacks
     needs = [_needs(objective, layout, n) for n in range(1, raw + 1)]
     # Only the narrowest of several limits with the same costs matters.
@@ -506,11 +507,6 @@ def _needs(objective: Objective, layout: Layout, n: int) -> dict[str, int]:
     lengths = objective.lengths(n)
     streams = {name: slots for name, slots in lengths.items() if name not in ("sentinels", "both")}
     return {"tokens": n} | streams | layout.lengths(lengths)
-
-
-def _one_document(raw: int) -> Limits:
-    tokens = range(raw + 1)
-    return Limits(1, (tokens,), (tokens,))
 
 
 # --- waiting documents --------------------------------------------------------------------------

@@ -65,13 +65,23 @@ def sequence_task(
         for kind in KINDS
         for site in _sites(world, [x for x, _ in found[kind]], [p for _, p in found[kind]], kind)
     ]
+    classes = []
+    if len(world.models) > 1:
+        others = _others(rng, world, read, CLASSIFIED * len(world.models))
+        classes = [(_text(world, letters), str(k)) for letters, _, k in others]
+    tags = []
+    if world.regions:
+        others = _others(rng, world, read, TAGGED)
+        tags = [
+            (_text(world, letters), _regions(world, states, k)) for letters, states, k in others
+        ]
     return SyntheticTask(
         documents=train,
         heldout=heldout,
         questions=[site.question for site in made],
         sites=made,
-        classes=_classes(rng, world, read) if len(world.models) > 1 else (),
-        tags=_tags(rng, world, read) if world.regions else (),
+        classes=classes,
+        tags=tags,
     )
 
 
@@ -136,22 +146,6 @@ def _sites(
         _site(world, letters, place, log_p_A, kind)
         for letters, place, log_p_A in zip(sequences, places, log_p_BxA)
     ]
-
-
-def _classes(
-    rng: np.random.Generator, world: SequenceWorld, read: set[str]
-) -> list[tuple[str, str]]:
-    """Returns sequences that are not documents, each with the number of its model."""
-    others = _others(rng, world, read, CLASSIFIED * len(world.models))
-    return [(_text(world, letters), str(k)) for letters, _, k in others]
-
-
-def _tags(
-    rng: np.random.Generator, world: SequenceWorld, read: set[str]
-) -> list[tuple[str, list[str]]]:
-    """Returns sequences that are not documents, each with the regions of its letters."""
-    others = _others(rng, world, read, TAGGED)
-    return [(_text(world, letters), _regions(world, states, k)) for letters, states, k in others]
 
 
 def _others(

@@ -24,11 +24,7 @@ from .quiet_tensorflow import seqio, tf
 VERSIONS = {"glue": "2.0.0", "super_glue": "1.0.2"}
 MNLI = ("entailment", "neutral", "contradiction")
 _ANSWER = ("question", "answer", "paragraph")
-UNTOLD = "<unk>"  # class of an example without a public label, as in test splits
-
-
-def _as_it_is(example: dict) -> dict:
-    return example
+NO_LABEL = "<unk>"  # class of an example without a public label, as in test splits
 
 
 def _with_marked_spans(example: dict) -> dict:
@@ -63,7 +59,8 @@ class ClassSet(NamedTuple):
     metrics: Sequence = (task_metrics.accuracy,)
     data_set: str | None = None  # name in TFDS, if it differs
     splits: Any = None  # name here -> name in TFDS, if they differ
-    prepared: Callable[[dict], dict] = _as_it_is  # changes an example before its fields are written
+    # Changes an example before its fields are written.
+    prepared: Callable[[dict], dict] = lambda example: example  # noqa: E731
 
 
 def _f1_and_accuracy(positive: str) -> tuple:
@@ -155,16 +152,15 @@ def _written(dataset: tf.data.Dataset, name: str, class_set: ClassSet) -> tf.dat
         label = example["label"]
         if class_set.classes:
             number = tf.where(label < 0, tf.constant(len(class_set.classes), label.dtype), label)
-            answer = tf.gather([*class_set.classes, UNTOLD], number)
+            answer = tf.gather([*class_set.classes, NO_LABEL], number)
         else:  # T5 rounds to fifths
             answer = tf.strings.as_string(tf.round(label * 5) / 5, precision=1)
         texts = {"inputs": tf.strings.join(parts, " "), "targets": answer}
         if "paragraph" not in class_set.fields:
             return texts
+        # MultiRC's metric scores whole questions.
         place = [example["idx"][key] for key in ("paragraph", "question")]
-        return texts | {
-            "question_number": tf.stack(place)
-        }  # MultiRC's metric scores whole questions
+        return texts | {"question_number": tf.stack(place)}
 
     return dataset.map(written, tf.data.AUTOTUNE)
 

@@ -22,7 +22,6 @@ from ...objectives import members_of
 from ...settings import run_directory
 from ...settings.printable import PrintableConsole, print_note
 from ...settings.trust import modules_to_trust
-from ..batches import GroupSchedule
 from ..evaluator import Score
 from ..planning import Plan
 from ..run import Run, fields_of
@@ -162,18 +161,14 @@ def print_plan(console: Console, plan: Plan) -> None:
         for number, raw, fraction in zip(
             group.members, group.raw_lengths, group.non_padding_fractions
         ):
-            rows = f"{rows_of_a_step(schedule, number):.1f}"
+            # With separate steps, a member has all rows of its steps.
+            share = 1.0 if schedule.separate_steps else schedule.share(number)
+            rows = f"{share * schedule.rows:.1f}"
             name = escape(members[number].name)
             stacks = (f"{x} {group.stacks[x]}" for x in ("encoder", "decoder") if x in group.stacks)
             table.add_row(name, rows, str(raw), " + ".join(stacks), f"{fraction:.2f}")
     console.print(table)
     console.print(f"Non-padding slots, all rows: {planned_non_padding_fraction(plan):.3f}")
-
-
-def rows_of_a_step(schedule: GroupSchedule, number: int) -> float:
-    """Returns the mean number of rows of a member in the steps in which it may have rows."""
-    share = 1.0 if schedule.separate_steps else schedule.share(number)
-    return share * schedule.rows
 
 
 def planned_non_padding_fraction(plan: Plan) -> float:

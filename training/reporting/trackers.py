@@ -15,7 +15,6 @@ import importlib.util
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ...constraints import NonEmptyText, checked
 from ...settings import atomic_writes, run_directory
@@ -109,7 +108,10 @@ class _WeightsAndBiases(Tracker):
                 name=os.path.basename(os.path.abspath(run.run_dir)),
                 id=run_id,
                 resume="allow",
-                config={name: _plain(value) for name, value in settings},
+                config={
+                    name: x if isinstance(x, bool | int | float | str | None) else repr(x)
+                    for name, x in settings
+                },
                 settings=wandb.Settings(console="off"),  # it would record pieces of the live bar
             )
         except wandb.Error as error:
@@ -142,7 +144,3 @@ class _WeightsAndBiases(Tracker):
             yield
         except (self._error, OSError) as error:  # OSError: the connection to the service is lost
             raise OSError(f"Weights & Biases: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)

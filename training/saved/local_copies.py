@@ -16,7 +16,6 @@ local folders.
 import base64
 import contextlib
 import json
-import logging
 import secrets
 import shutil
 import zlib
@@ -43,6 +42,7 @@ from .checkpoints import (
     worst_of_processes,
 )
 from .damage import DamageError, first_line
+from .quiet_orbax import hide_primary_host_warnings
 
 GIB = 2**30
 
@@ -62,14 +62,6 @@ def open_local_copies(
     return contextlib.nullcontext()
 
 
-def _is_unexpected(record: logging.LogRecord) -> bool:
-    """Returns whether a warning of Orbax is about anything but the primary host.
-
-    Local copies have no primary host on purpose.
-    """
-    return "disabled for `primary_host=None`" not in record.getMessage()
-
-
 class LocalCopies(Checkpoints):
     """This process's copies of its run's newest state. Only the latest copy is kept.
 
@@ -77,7 +69,7 @@ class LocalCopies(Checkpoints):
     """
 
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
-        logging.getLogger("absl").addFilter(_is_unexpected)
+        hide_primary_host_warnings()
         self._checkpoints = checkpoints
         self._where = where
         self._id = copies_id(where)

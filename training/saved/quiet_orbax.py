@@ -20,6 +20,14 @@ def hide_repeated_errors() -> None:
     sys.unraisablehook = _without_closed_loops(sys.unraisablehook)
 
 
+@functools.cache
+def hide_primary_host_warnings() -> None:
+    """Hides Orbax's warning that there is no primary host. Local copies have none on purpose."""
+    logging.getLogger("absl").addFilter(
+        lambda record: "disabled for `primary_host=None`" not in record.getMessage()
+    )
+
+
 def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
     """Returns a `sys.unraisablehook` that hides what is left of a failed save.
 
