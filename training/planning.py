@@ -114,13 +114,7 @@ def plan_run(
         ids=ids,
         groups=groups,
         optimizer=optimizer,
-        microbatches=run.microbatches,
-        z_loss=run.z_loss,
-        load_balance_loss=run.load_balance_loss,
-        router_z_loss=run.router_z_loss,
-        hardware_rng=run.hardware_rng,
-        ema_decay=run.ema_decay,
-        steps=run.steps,
+        run=run,
     )
     schedules = group_schedules(objective, groups, run.batch_size, run.data_shards, run.steps)
     if trains:
@@ -149,9 +143,10 @@ def with_steps(plan: Plan, steps: int) -> Plan:
     Rates and factors that follow training progress are spread over these steps.
     The optimizer does not change.
     """
+    run = dataclasses.replace(plan.run, steps=steps)
     return plan._replace(
-        run=dataclasses.replace(plan.run, steps=steps),
-        recipe=plan.recipe._replace(steps=steps),
+        run=run,
+        recipe=plan.recipe._replace(run=run),
         schedules=tuple(schedule._replace(steps=steps) for schedule in plan.schedules),
     )
 

@@ -26,6 +26,7 @@ from ..objectives.streams import streams_named
 from ..objectives.token_weights import in_units
 from .devices.mesh import BATCH
 from .router_terms import router_terms, router_weights
+from .run import Run
 from .state import State, updated_ema
 
 
@@ -37,13 +38,7 @@ class Recipe(NamedTuple):
     ids: TokenIds
     groups: tuple[RowGroup, ...]
     optimizer: optax.GradientTransformation
-    microbatches: int
-    z_loss: float
-    load_balance_loss: float
-    router_z_loss: float
-    hardware_rng: bool
-    ema_decay: float | None
-    steps: int  # number of steps of the run, for factors that follow its progress
+    run: Run  # weights of losses, number of steps and microbatches, …
 
 
 def check_requirements(objective: Objective, model: Model, groups: Sequence[RowGroup]) -> None:
@@ -148,7 +143,7 @@ def train_step(
     - `parameter_norm`: norm of the parameters after the update.
     """
     noise_key, dropout_key = jax.random.split(jax.random.fold_in(seed_key, state.step))
-    if recipe.hardware_rng:
+    if recipe.run.hardware_rng:
         drawn = jax.random.bits(dropout_key, (4,), jnp.uint32)
         dropout_key = jax.random.wrap_key_data(drawn, impl="rbg")
     adaptation = recipe.objective.adaptation
@@ -180,8 +175,8 @@ def train_step(
         summary = adaptation.summary(adapted)
         metrics |= {f"adaptation/{name}": value for name, value in summary.items()}
     ema = None
-    if recipe.ema_decay is not None:
-        ema = updated_ema(state.ema, params, recipe.ema_decay, steps_taken)
+    if recipe.run.ema_decay is not None:
+        ema = updated_ema(state.ema, params, recipe.run.ema_decay, steps_taken)
     return State(steps_taken, params, opt_state, adapted, ema), metrics
 
 
@@ -247,7 +242,7 @@ class StepSums(NamedTuple):
 
 def gradients(recipe: Recipe, params, batches, weights, step, key):
     """Returns the loss, `StepSums` and the gradients over all row groups and microbatches."""
-    if recipe.microbatches == 1:
+    if recipe.run.microbatches == 1:
         group_gradients = _batch_gradients
     elif recipe.objective.facts.couples_rows:
         group_gradients = _cached_gradients
@@ -334,7 +329,7 @@ def _cached_gradients(recipe: Recipe, params, batch, weights, step, key):
 
 def _microbatches(recipe: Recipe, batch):
     """Returns (numbers of the microbatches, the batch as [microbatches, rows of each, …])."""
-    count = recipe.microbatches
+    count = recipe.run.microbatches
 
     def split(x):  # each microbatch has rows of every device, so that no row changes its device
         x = x.reshape((x.shape[0] // count, count) + x.shape[1:]).swapaxes(0, 1)
@@ -352,20 +347,21 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     """Returns the contribution of these rows to the step's loss, and their `StepSums`."""
     batch_loss = recipe.objective.loss(batch)
     scales = {
-        name: scale_at(term.scale, step, recipe.steps) for name, term in batch_loss.terms.items()
+        name: scale_at(term.scale, step, recipe.run.steps)
+        for name, term in batch_loss.terms.items()
     }
     # Losses may precompute gradients with these factors, so they must equal the cotangents of the
     # terms' sums bit for bit.
     factors = {name: scale * (1.0 / weights[name]) for name, scale in scales.items()}
-    outputs = outputs._replace(z_loss=recipe.z_loss, term_factors=factors)
+    outputs = outputs._replace(z_loss=recipe.run.z_loss, term_factors=factors)
     terms = batch_loss.scored(outputs) | router_terms(
-        outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
+        outputs.routing, batch, balance=recipe.run.load_balance_loss, z=recipe.run.router_z_loss
     )
     loss = 0.0
     for name, term in terms.items():
         sums = term.sums if term.z_losses is None else term.sums + term.z_losses
         if term.scale is not None:
-            scale = scale_at(term.scale, step, recipe.steps)
+            scale = scale_at(term.scale, step, recipe.run.steps)
             loss += scale * jnp.sum(sums) / weights[name]
     unlabeled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
     terms = jax.tree.map(functools.partial(by_member, recipe, batch), unlabeled)

@@ -20,7 +20,7 @@ def abstract_state_of(plan: Plan) -> AbstractState:
         abstract_batch(plan),
         plan.mesh,
         recipe.objective.adaptation,
-        has_ema=recipe.ema_decay is not None,
+        has_ema=plan.run.ema_decay is not None,
         shard_optimizer_over_data=plan.run.shard_optimizer_over_data,
     )
 
