@@ -150,7 +150,7 @@ def store_tokens(name: str, file: Path) -> None:
 def packing_speed(name: str, file: Path, letters: int, repeats: int) -> float:
     """Returns the speed of the rows that a run reads from its store."""
     plan = plan_run(run_of_file(name, file))
-    read = row_reader(plan.corpus.open_shard(0, 1), plan.packing, plan.end_of_document)
+    read = row_reader(plan.corpus.open_shard(0, 1), plan.packing)
     return speed_of(read, letters, repeats) / 1e6
 
 

@@ -173,9 +173,9 @@ def reader_speed(packing, lengths, options) -> float:
     return speed_of(row_reader(Stream(lengths), packing), options.tokens, options.repeats)
 
 
-def row_reader(stream, packing, end_of_document: int | None = None) -> Callable[[], int]:
+def row_reader(stream, packing) -> Callable[[], int]:
     """Returns a function that packs a batch of rows and returns its number of tokens."""
-    reader = ShardReader(stream, packing, end_of_document)
+    reader = ShardReader(stream, packing)
 
     def read() -> int:
         rows = [reader.row() for _ in range(BATCH)]

@@ -110,18 +110,20 @@ class Collator:
         self._rates = np.asarray(rates) / sum(rates)
         self._policy, marks = packing_policies.resolve_packing(objective, packing)
         layout = layouts.LAYOUTS[self._layout]
-        planned = packing_policies.plan_packing(self._policy, objective, layout, [self._group])
-        shortest = min(planned.limits.values(), key=lambda limit: limit.raw)
-        self._packing = planned._replace(limits={0: shortest})
         # With one text per row, no end of document is needed if the prompt form ends with one.
         closed = any(form.after[-1:] == (ids.eos,) for form in objective.facts.prompt_forms)
-        self._end = ids.eos if marks and not (closed and packing == "single") else None
+        end = ids.eos if marks and not (closed and packing == "single") else None
+        planned = packing_policies.plan_packing(
+            self._policy, objective, layout, [self._group], end_of_document=end
+        )
+        shortest = min(planned.limits.values(), key=lambda limit: limit.raw)
+        self._packing = planned._replace(limits={0: shortest})
         self._compiled: Callable | None = None
 
     @property
     def max_tokens(self) -> int:
         """Returns the number of tokens of the longest text that fits into a row."""
-        return min(self._group.raw_lengths) - (self._end is not None)
+        return min(self._group.raw_lengths) - (self._packing.end_of_document is not None)
 
     def __call__(self, examples: Sequence[Any]) -> dict[str, Any]:
         import torch
@@ -174,9 +176,7 @@ class Collator:
 
     def _rows(self, texts: list[np.ndarray]) -> list[Row]:
         documents = [Document(text) for text in texts if text.size]
-        rows = packing_policies.rows_of_documents(
-            documents, self._packing, end_of_document=self._end
-        )
+        rows = packing_policies.rows_of_documents(documents, self._packing)
         if not rows:
             raise ValueError(
                 f"Got {len(texts)} texts without any token, expected some tokens: leave these "

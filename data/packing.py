@@ -45,7 +45,6 @@ POOL_TOKENS = 2**20
 ORDER = 2
 
 
-_TEXT = Rows()  # the rows of an objective that reads text only
 _TEXT_COLUMNS: Mapping[str, tuple[int, ...]] = MappingProxyType({"tokens": ()})
 
 
@@ -69,13 +68,14 @@ class Limits(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """The packing policy of a run, and the limits of its rows."""
+    """The packing policy of a run, the limits of its rows, and what the rows hold."""
 
     policy: str
     limits: Mapping[int, Limits]  # the limits of a member's rows, by the member's number
     rows: Rows = Rows()  # the rows that the objective requires
     weighted: bool = False  # whether rows have the weights of their tokens
     teacher: int = 0  # number of a teacher's predictions of each token of a row
+    end_of_document: int | None = None  # the id after every document; None: no id
 
     @property
     def columns(self) -> dict[str, tuple[int, ...]]:
@@ -88,10 +88,6 @@ class Packing(NamedTuple):
         if self.teacher:
             columns["teacher"] = (2, self.teacher)
         return columns
-
-    def document_for_rows(self, document: Document, end_of_document: int | None) -> Document:
-        """Returns a document as these rows hold it, see the function `document_for_rows`."""
-        return document_for_rows(document, end_of_document, self.rows, self.weighted, self.teacher)
 
 
 PolicyName = Literal["concatenate", "isolate", "whole", "single"]
@@ -158,6 +154,7 @@ def plan_packing(
     groups: Sequence[RowGroup],
     weighted: bool = False,
     teacher: int = 0,
+    end_of_document: int | None = None,
 ) -> Packing:
     """Returns the packing of a run, with the limits of every member's rows from the row groups."""
     members = members_of(objective)
@@ -166,22 +163,19 @@ def plan_packing(
         for group in groups
         for number, raw in zip(group.members, group.raw_lengths)
     }
-    return Packing(policy, limits, objective.facts.rows, weighted, teacher)
+    return Packing(policy, limits, objective.facts.rows, weighted, teacher, end_of_document)
 
 
 def rows_of_documents(
     documents: Sequence[Document],
     packing: Packing,
     member: int = 0,
-    *,
-    end_of_document: int | None = None,
     tokens: int | None = None,
 ) -> list[Row]:
     """Returns all rows of a finite number of documents, with every token in exactly one row.
 
     Args:
       member: the index of the member whose rows these are.
-      end_of_document: the token that follows every document, or None.
       tokens: number of tokens to take, including end-of-sequence, or None for all.
 
     rows_of_documents([Document([5, 6]), Document([7])], packing)    # of the policy "isolate"
@@ -189,7 +183,7 @@ def rows_of_documents(
     """
     texts = []
     for document in documents:
-        text = packing.document_for_rows(document, end_of_document)
+        text = document_for_rows(document, packing)
         if tokens is not None and text.tokens.size > tokens:
             text, _ = text.cut(tokens)
         tokens = tokens if tokens is None else tokens - text.tokens.size
@@ -206,19 +200,11 @@ def rows_of_documents(
 class ShardReader:
     """Reads the rows of one logical shard of a text."""
 
-    def __init__(
-        self,
-        stream: DocumentStream,
-        packing: Packing,
-        end_of_document: int | None = None,
-        rows_of_a_step: int = 1,
-    ):
+    def __init__(self, stream: DocumentStream, packing: Packing, rows_of_a_step: int = 1):
         self._stream = stream
         self._packing = packing
-        self._columns = packing.columns
-        self._has_eos = end_of_document is not None
         documents = iter(stream.next_document, None)
-        texts = (packing.document_for_rows(document, end_of_document) for document in documents)
+        texts = (document_for_rows(document, packing) for document in documents)
         pool = max(POOL, rows_of_a_step)
         self._waiting = _Waiting(texts, packing.rows.column, pool=pool, at_least=rows_of_a_step)
 
@@ -231,7 +217,8 @@ class ShardReader:
 
     def waiting_tokens(self) -> int:
         """Returns the number of tokens that wait for a row, without ends of documents."""
-        return self._waiting.tokens - self._has_eos * len(self._waiting)
+        has_end = self._packing.end_of_document is not None
+        return self._waiting.tokens - has_end * len(self._waiting)
 
     def row(self, member: int = 0) -> Row:
         """Returns the next row of a member, without padding.
@@ -253,7 +240,7 @@ class ShardReader:
         def state() -> dict[str, np.ndarray]:
             lengths = np.array([document.tokens.size for document in waiting], np.int64)
             arrays = {"order": np.array(ORDER), "waiting.lengths": lengths}
-            for name, shape in self._columns.items():
+            for name, shape in self._packing.columns.items():
                 columns = [document.columns[name] for document in waiting]
                 blank = np.zeros((0, *shape), np.int32)
                 arrays[f"waiting.{name}"] = np.concatenate([blank, *columns])
@@ -288,32 +275,26 @@ class ShardReader:
                 "another order. Continue this run with that version, or start a new run directory."
             )
         ends = np.cumsum(state["waiting.lengths"])
-        columns = [np.split(state[f"waiting.{name}"], ends)[:-1] for name in self._columns]
-        return [Document(**dict(zip(self._columns, arrays))) for arrays in zip(*columns)]
+        names = self._packing.columns
+        columns = [np.split(state[f"waiting.{name}"], ends)[:-1] for name in names]
+        return [Document(**dict(zip(names, arrays))) for arrays in zip(*columns)]
 
 
-def document_for_rows(
-    document: Document,
-    end_of_document: int | None = None,
-    rows: Rows = _TEXT,
-    weighted: bool = False,
-    teacher: int = 0,
-) -> Document:
+def document_for_rows(document: Document, packing: Packing) -> Document:
     """Returns a document as rows hold it: with end-of-sequence, and with only the rows' columns.
 
-    As in rows, weights are then in thousandths. `teacher` is the number of a teacher's predictions
-    of each token; an end-of-sequence has none.
+    As in rows, weights are then in thousandths. An end-of-sequence has no predictions of a teacher.
+    With 1 as the end of documents:
 
-            document_for_rows(Document([5, 6]), 1) -> Document([5, 6, 1])
-            document_for_rows(Document([5, 6], ends_document=False), 1)
-            -> Document([5, 6], ends_document=False)
-            document_for_rows(Document([5, 6], parts=[0, 1]), 1, Rows("parts"))
-            -> Document([5, 6, 1], parts=[0, 1, 1])
+            Document([5, 6]) -> Document([5, 6, 1])
+            Document([5, 6], ends_document=False) -> Document([5, 6], ends_document=False)
+            Document([5, 6], parts=[0, 1]) -> Document([5, 6, 1], parts=[0, 1, 1])
 
     Raises ValueError for a document without the column, for a piece of a document if there is a
     column, and for classes and parts that the rows do not allow. It also raises ValueError for
     fewer predictions of a teacher.
     """
+    rows = packing.rows
     column = rows.column
     columns = {"tokens": np.asarray(document.tokens, np.int32)}
     if column is not None:
@@ -333,15 +314,15 @@ def document_for_rows(
             check_classes(columns[column], rows.num_classes)
         if column == "parts" and rows.num_parts is not None:
             check_parts(columns[column], rows.num_parts)
-    if weighted:
+    if packing.weighted:
         columns["weights"] = _weights_of(document)
-    if teacher:
-        columns["teacher"] = _predictions_of(document, teacher)
-    if document.ends_document and end_of_document is not None:
+    if packing.teacher:
+        columns["teacher"] = _predictions_of(document, packing.teacher)
+    if document.ends_document and packing.end_of_document is not None:
         # End-of-sequence belongs to the part that it ends.
         columns = {name: np.concatenate([x, x[-1:]]) for name, x in columns.items()}
-        columns["tokens"][-1] = end_of_document
-        if teacher:
+        columns["tokens"][-1] = packing.end_of_document
+        if packing.teacher:
             columns["teacher"][-1] = 0
     return Document(ends_document=document.ends_document, **columns)
 

@@ -209,14 +209,12 @@ class Batches:
         data_shards: int,
         mesh: Mesh,
         packing: Packing,
-        end_of_document: int | None = None,
         member_sources: Sequence[int] = (),
     ):
         """Opens the streams of the shards that this process reads.
 
         Args:
           open_shards: one function (shard, number of shards) -> stream for each text.
-          end_of_document: the id after every document. None: no id.
           member_sources: the index of each member's text. Empty: all members read the first text.
         """
         self._groups = groups
@@ -228,7 +226,7 @@ class Batches:
 
         def open_reader(open_shard: Callable, shard: int) -> ShardReader:
             stream = open_shard(shard, data_shards)
-            return ShardReader(stream, packing, end_of_document, rows_of_a_step)
+            return ShardReader(stream, packing, rows_of_a_step)
 
         # shard -> one reader for each text
         self._readers = {

@@ -109,26 +109,22 @@ class Evaluator:
         corpora: Sequence[Corpus],
         *,
         tokens: int,
-        steps: int,
-        end_of_document: int | None,
         rows: int = 16,
         member_sources: Sequence[int] = (),
     ):
         """Prepares the held-out rows.
 
         Args:
-          recipe: the objective, the model and the row groups.
+          recipe: the objective, the model and the row groups. Scheduled weights of terms are taken
+            at the last step of its run.
           corpora: the corpora to read: the sources of the run's corpus, or the corpus itself.
           tokens: number of tokens of held-out text for each member.
-          steps: number of steps of the run. Scheduled weights of terms are taken at the last step.
-          end_of_document: the id after every document. None: no id.
           rows: number of rows in a batch. It is rounded up to what the mesh needs.
           member_sources: index of each member's corpus. Empty: all members read the first corpus.
         """
         self._mesh = mesh
-        self._steps = steps
+        self._steps = recipe.run.steps
         self._packing = packing
-        self._end_of_document = end_of_document
         self._size = _up(rows, math.lcm(2, batch_shards(mesh)))  # number of rows in a batch
         # The sums are replicated, so that every process can read them.
         jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
@@ -199,9 +195,7 @@ class Evaluator:
         self, arrange: Callable, length: int, member: int, pieces: Sequence[Document], tokens: int
     ) -> list[dict]:
         """Returns the model's batches of a member's rows, which have up to `tokens` tokens."""
-        packed = rows_of_documents(
-            pieces, self._packing, member, end_of_document=self._end_of_document, tokens=tokens
-        )
+        packed = rows_of_documents(pieces, self._packing, member, tokens)
         size = self._size
         blank = empty_row(self._packing.columns, member)
         packed += [blank] * (_up(len(packed), size) - len(packed))

@@ -62,8 +62,6 @@ def heldout_evaluator(plan: Plan) -> Evaluator:
         plan.mesh,
         plan.corpus.texts,
         tokens=plan.run.heldout_tokens,
-        steps=plan.run.steps,
-        end_of_document=plan.end_of_document,
         member_sources=plan.corpus.member_sources,
     )
 
@@ -79,25 +77,12 @@ def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: i
 
     Raises ValueError if the model or the corpus does not fit the objective (`recipe_under`).
     """
-    recipe, packing, end = recipe_under(plan, objective, row_tokens)
-    return Evaluator(
-        recipe,
-        packing,
-        plan.mesh,
-        (plan.corpus,),
-        tokens=tokens,
-        steps=plan.run.steps,
-        end_of_document=end,
-    )
+    recipe, packing = recipe_under(plan, objective, row_tokens)
+    return Evaluator(recipe, packing, plan.mesh, (plan.corpus,), tokens=tokens)
 
 
-def recipe_under(
-    plan: Plan, objective: Objective, row_tokens: int
-) -> tuple[Recipe, Packing, int | None]:
-    """Returns the recipe, packing and end-of-document id for another objective.
-
-    The recipe has the run's model. The packing is the objective's own. The id is None if no id
-    follows documents.
+def recipe_under(plan: Plan, objective: Objective, row_tokens: int) -> tuple[Recipe, Packing]:
+    """Returns the recipe and the packing for another objective, with the run's model.
 
     Raises ValueError if the layouts do not fit, or the model lacks a head or positions. Also raises
     ValueError if the vocabulary lacks sentinels, or the corpus lacks a column that the objective
@@ -120,8 +105,8 @@ def recipe_under(
     group = group._replace(raw_lengths=(row_tokens,) * len(group.raw_lengths))
     check_requirements(objective, model, (group,))
     recipe = plan.recipe._replace(objective=objective, groups=(group,))
-    packing = plan_packing(policy, objective, layout, [group])
-    return recipe, packing, ids.eos if mark_ends else None
+    end = ids.eos if mark_ends else None
+    return recipe, plan_packing(policy, objective, layout, [group], end_of_document=end)
 
 
 def bytes_per_token(plan: Plan) -> dict[str, float]:

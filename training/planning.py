@@ -47,7 +47,6 @@ class Plan(NamedTuple):
     recipe: Recipe  # objective, model, row groups and optimizer
     schedules: tuple[GroupSchedule, ...]  # the schedule of each row group of the recipe
     packing: Packing
-    end_of_document: int | None  # the id after every document; None: no id
 
 
 def plan_evaluation(run: Run) -> Plan:
@@ -127,11 +126,11 @@ def plan_run(
         groups,
         weighted="weights" in corpus.columns,
         teacher=objective.facts.teacher,
+        end_of_document=ids.eos if mark_ends else None,
     )
     check_longest(corpus, packing)
     check_user_code(recipe, packing.weighted)
-    end = ids.eos if mark_ends else None
-    plan = Plan(run, corpus, mesh, recipe, schedules, packing, end)
+    plan = Plan(run, corpus, mesh, recipe, schedules, packing)
     if len({member.objective.loss for member in objective.facts.members}) > 1:
         check_terms(recipe, abstract_batch(plan))  # the terms of all members must fit together
     return plan
@@ -173,7 +172,6 @@ def open_batches(plan: Plan) -> Batches:
         plan.schedules,
         data_shards=plan.run.data_shards,
         mesh=plan.mesh,
-        end_of_document=plan.end_of_document,
         packing=plan.packing,
         member_sources=plan.corpus.member_sources,
     )

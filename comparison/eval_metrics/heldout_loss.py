@@ -147,7 +147,7 @@ def _objective(plan: Plan, name: str) -> Objective:
 
 
 def _warn_beyond_training(plan: Plan, objective: Objective, row_tokens: int) -> None:
-    recipe, *_ = recipe_under(plan, objective, row_tokens)
+    recipe, _ = recipe_under(plan, objective, row_tokens)
     trained = longest_rows(plan.run.sequence_lengths)
     for stack, slots in largest(group.stacks for group in recipe.groups).items():
         if slots > trained.get(stack, slots):

@@ -116,9 +116,7 @@ def _batches(
     plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Document], seed: int
 ) -> list[dict]:
     """Returns the model's batches of rows, corrupted as in `Evaluator`."""
-    packed = rows_of_documents(pieces, plan.packing, member, end_of_document=plan.end_of_document)[
-        :rows
-    ]
+    packed = rows_of_documents(pieces, plan.packing, member)[:rows]
     packed = packed[: len(packed) // BATCH * BATCH]
     keys = jax.random.split(jax.random.key(seed), max(len(packed), 1))
     arrange = jax.jit(lambda keys, rows: corrupt_and_arrange(plan.recipe, group, keys, rows))

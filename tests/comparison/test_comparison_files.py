@@ -141,5 +141,5 @@ def test_the_documents_of_a_synthetic_task_fit_a_row(named):
             continue
         one = planned(run)
         most = max(limits.longest[0][-1] for limits in one.packing.limits.values())
-        longest = most_words(corpus.settings["task"]) + (one.end_of_document is not None)
+        longest = most_words(corpus.settings["task"]) + (one.packing.end_of_document is not None)
         assert longest <= most, variant

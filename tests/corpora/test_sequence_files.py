@@ -371,9 +371,7 @@ def test_proteins_of_a_row_do_not_attend_to_each_other(tmp_path, monkeypatch, na
     file_of(tmp_path, "a.faa", fasta({f"p{i}": "MKTAYIAKQR" * 4 for i in range(40)}))
     plan = plan_run(read_run([f"runs/{name}.gin"], ["FILES='a.faa'"]))
     (group,) = plan.recipe.groups
-    row, *_ = rows_of_documents(
-        plan.corpus.heldout(999), plan.packing, end_of_document=plan.end_of_document
-    )
+    row, *_ = rows_of_documents(plan.corpus.heldout(999), plan.packing)
     rows = stacked([row], group.row_length)
     batch = corrupt_and_arrange(plan.recipe, group, jax.random.split(jax.random.key(0), 1), rows)
     segments = np.asarray(batch["encoder_segment_ids"][0])

@@ -13,6 +13,7 @@ from pretrax.data import packing
 from pretrax.data.corpus import Document, in_parts
 from pretrax.data.packing import (
     POOL,
+    Packing,
     ShardReader,
     document_for_rows,
     max_documents_per_row,
@@ -78,7 +79,7 @@ def ul2_packing(layout, policy):
     return plan_packing(policy, UL2, LAYOUTS[layout][0], ul2_groups(layout, policy))
 
 
-def causal_packing(policy, length, documents=16, rows=Rows()):  # noqa: B008
+def causal_packing(policy, length, documents=16, **fields):
     groups = row_groups(
         causal_lm(IDS),
         layouts.decoder,
@@ -86,7 +87,11 @@ def causal_packing(policy, length, documents=16, rows=Rows()):  # noqa: B008
         [{"decoder": length}],
         max_documents_per_row(policy, documents),
     )
-    return plan_packing(policy, causal_lm(IDS), layouts.decoder, groups)._replace(rows=rows)
+    return plan_packing(policy, causal_lm(IDS), layouts.decoder, groups)._replace(**fields)
+
+
+def packed_document(document, rows=Rows(), end=None) -> Document:  # noqa: B008
+    return document_for_rows(document, Packing("single", {}, rows, end_of_document=end))
 
 
 def documents_of(row) -> list[list[int]]:
@@ -143,8 +148,9 @@ def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
 def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
     stream = Documents([3, 150, 1, 64, 65, 2] + [7] * 40)
     pieces = [stream.next_document()._replace(ends_document=i != 1) for i in range(46)]
-    rows = rows_of_documents(pieces, causal_packing(policy, 64), end_of_document=EOS, tokens=tokens)
-    text = np.concatenate([document_for_rows(piece, EOS).tokens for piece in pieces])[:tokens]
+    planned = causal_packing(policy, 64, end_of_document=EOS)
+    rows = rows_of_documents(pieces, planned, tokens=tokens)
+    text = np.concatenate([document_for_rows(piece, planned).tokens for piece in pieces])[:tokens]
     got = np.concatenate([np.zeros(0, int), *(row.tokens for row in rows)])
     np.testing.assert_array_equal(np.sort(got), np.sort(text))
     assert all(0 < row.tokens.size <= 64 for row in rows)
@@ -265,7 +271,7 @@ def test_a_row_begins_with_the_oldest_and_continues_with_what_was_not_read_yet(p
 
 def test_isolated_documents_of_a_causal_model_are_the_text_that_concatenation_gives():
     a, b = (
-        ShardReader(tiny.Stream(0, 1), causal_packing(policy, 32), EOS)
+        ShardReader(tiny.Stream(0, 1), causal_packing(policy, 32, end_of_document=EOS))
         for policy in ("isolate", "concatenate")
     )
     for _ in range(20):
@@ -380,7 +386,7 @@ def test_going_on_from_a_position_is_exact(policy):
     lengths = np.random.default_rng(3).integers(1, 300, 501).tolist()
 
     def reader():
-        return ShardReader(Documents(lengths), causal_packing(policy, 64), EOS)
+        return ShardReader(Documents(lengths), causal_packing(policy, 64, end_of_document=EOS))
 
     def rows(reader, n):
         return [reader.row() for _ in range(n)]
@@ -427,7 +433,7 @@ def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, colu
         mine, theirs = first.row(), again.row()
         jax.tree.map(np.testing.assert_array_equal, mine, theirs)
     pieces = [PartedDocuments(lengths).next_document()]
-    (row, *_) = rows_of_documents(pieces, planned, end_of_document=EOS)
+    (row, *_) = rows_of_documents(pieces, planned._replace(end_of_document=EOS))
     batch = stacked([row, packing.empty_row({"tokens": ()} | ({column: ()} if column else {}))], 70)
     np.testing.assert_array_equal(
         getattr(batch, column)[0, : row.tokens.size], getattr(row, column)
@@ -454,23 +460,23 @@ def test_a_document_with_parts_is_never_cut(policy):
         [reader.row() for _ in range(2)]
     half = Document(np.arange(3), False, parts=np.arange(3))
     with refuses(ValueError, "parts", 3):
-        document_for_rows(half, None, Rows("parts"))
+        packed_document(half, Rows("parts"))
 
 
 def test_classes_and_parts_that_the_rows_do_not_have_are_refused():
     tokens = np.arange(5, 9)
     labeled = Document(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
     assert (
-        document_for_rows(labeled, EOS, Rows("labels", num_classes=4)).labels.tolist()[-2:]
+        packed_document(labeled, Rows("labels", num_classes=4), EOS).labels.tolist()[-2:]
         == [NO_LABEL] * 2
     )
     with refuses(ValueError, "3", "0", "2"):
-        document_for_rows(labeled, EOS, Rows("labels", num_classes=3))
+        packed_document(labeled, Rows("labels", num_classes=3), EOS)
     four = in_parts([5, 6], [7], [8], [9])
     for most in (None, 4):
-        assert document_for_rows(four, None, Rows("parts", num_parts=most)).parts.max() == 3
+        assert packed_document(four, Rows("parts", num_parts=most)).parts.max() == 3
     with refuses(ValueError, "4", "2"):
-        document_for_rows(four, None, text_to_text(IDS).facts.rows)
+        packed_document(four, text_to_text(IDS).facts.rows)
 
 
 def test_a_corpus_without_the_column_that_is_read_is_refused():

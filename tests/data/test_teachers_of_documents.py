@@ -42,19 +42,21 @@ class Taught(tiny.TextStream):
         return piece._replace(teacher=predicted(piece.tokens))
 
 
-def packing_of(policy, count=2, length=16):
+def packing_of(policy, count=2, length=16, end_of_document=None):
     objective = causal_lm(tiny.IDS)
     most = max_documents_per_row(policy, 16)
     groups = row_groups(objective, layouts.decoder, tiny.IDS, [{"decoder": length}], most)
-    return plan_packing(policy, objective, layouts.decoder, groups, teacher=count)
+    return plan_packing(
+        policy, objective, layouts.decoder, groups, teacher=count, end_of_document=end_of_document
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_predictions_follow_their_tokens_into_rows_and_a_resumed_reader(policy):
-    reader = ShardReader(Taught(0, 1), packing_of(policy), EOS)
+    reader = ShardReader(Taught(0, 1), packing_of(policy, end_of_document=EOS))
     for _ in range(7):
         reader.row()
-    again = ShardReader(Taught(0, 1), packing_of(policy), EOS)
+    again = ShardReader(Taught(0, 1), packing_of(policy, end_of_document=EOS))
     again.restore(reader.state())
     for _ in range(20):
         row = reader.row()
@@ -69,7 +71,7 @@ def test_a_document_without_predictions_has_probabilities_of_0():
     rows = rows_of_documents(documents, packing_of("isolate", 1, 4))
     assert stacked(rows, 4).teacher.tolist() == [[[[0], [0]], [[12], [60]], [[0], [0]], [[0], [0]]]]
     with refuses(ValueError, "3", "4", "likeliest"):
-        document_for_rows(documents[1], teacher=4)
+        document_for_rows(documents[1], packing_of("isolate", 4, 4))
 
 
 def test_a_store_keeps_predictions_and_cuts_documents(tmp_path):

@@ -30,7 +30,7 @@ def weighted_packing(policy, length=16, weighted=True) -> Packing:
     most = max_documents_per_row(policy, 16)
     groups = row_groups(objective, layouts.decoder, IDS, [{"decoder": length}], most)
     packing = plan_packing(policy, objective, layouts.decoder, groups)
-    return packing._replace(weighted=weighted)
+    return packing._replace(weighted=weighted, end_of_document=EOS)
 
 
 class Weighted:
@@ -65,16 +65,16 @@ def weighted_tokens(row) -> int:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_weights_follow_their_tokens_into_rows(policy):
-    reader = ShardReader(Weighted(), weighted_packing(policy), EOS)
+    reader = ShardReader(Weighted(), weighted_packing(policy))
     assert sum(weighted_tokens(reader.row()) for _ in range(40)) > 100
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_resumed_reader_gives_the_same_weights(policy):
-    reader = ShardReader(Weighted(), weighted_packing(policy), EOS)
+    reader = ShardReader(Weighted(), weighted_packing(policy))
     for _ in range(11):
         reader.row()
-    again = ShardReader(Weighted(), weighted_packing(policy), EOS)
+    again = ShardReader(Weighted(), weighted_packing(policy))
     again.restore(reader.state())
     for _ in range(20):
         one, other = reader.row(), again.row()
@@ -84,12 +84,10 @@ def test_a_resumed_reader_gives_the_same_weights(policy):
 
 def test_end_of_sequence_has_the_weight_of_the_last_token_and_padding_has_none():
     documents = [Document(np.array([5, 6]), weights=np.array([0.5, 0.25])), Document(np.array([7]))]
-    rows = rows_of_documents(documents, weighted_packing("isolate", 8), end_of_document=EOS)
+    rows = rows_of_documents(documents, weighted_packing("isolate", 8))
     batch = stacked(rows, 8)
     assert batch.weights.tolist() == [[500, 250, 250, 1000, 1000, 0, 0, 0]]
-    plain = rows_of_documents(
-        documents, weighted_packing("isolate", 8, weighted=False), end_of_document=EOS
-    )
+    plain = rows_of_documents(documents, weighted_packing("isolate", 8, weighted=False))
     assert stacked(plain, 8).weights is None
 
 
@@ -97,7 +95,7 @@ def test_end_of_sequence_has_the_weight_of_the_last_token_and_padding_has_none()
 def test_weights_out_of_range_are_refused(weight):
     document = Document(np.array([5, 6]), weights=np.array([1, weight]))
     with refuses(ValueError, weight, "1,000"):
-        document_for_rows(document, weighted=True)
+        document_for_rows(document, weighted_packing("single"))
 
 
 def test_a_store_keeps_weights_and_cuts_documents(tmp_path):

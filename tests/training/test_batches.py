@@ -28,10 +28,10 @@ EOS = 1
 
 def test_rows_of_a_shard_begin_with_the_oldest_of_its_pool_and_lose_nothing():
     """The rows of a step are the blocks of the shards in order, one row group after another."""
-    one = setup()
+    one = setup(mark_document_ends=True)
     groups, schedules, shards = one.recipe.groups, one.schedules, 8
     taken = {shard: [] for shard in range(shards)}
-    for step in steps(batches(one, tiny.mesh_of(1), end_of_document=EOS), 5):
+    for step in steps(batches(one, tiny.mesh_of(1)), 5):
         for shard in range(shards):
             for rows, scheduled, group in zip(step, schedules, groups):
                 size = scheduled.rows // shards
@@ -111,13 +111,13 @@ def test_the_mesh_does_not_matter(shape, packing):
 
 @pytest.mark.parametrize("packing", ["concatenate", "isolate", "whole", "single"])
 def test_going_on_from_a_position_is_exact(packing):
-    one, mesh = setup(packing=packing), tiny.mesh_of(1)
-    rows = batches(one, mesh, end_of_document=EOS)
+    one, mesh = setup(packing=packing, mark_document_ends=True), tiny.mesh_of(1)
+    rows = batches(one, mesh)
     for n in (0, 1, 3):
         steps(rows, n)
         position, step = rows.state(), rows.step
         expected = steps(rows, 2)
-        again = batches(one, mesh, end_of_document=EOS)
+        again = batches(one, mesh)
         steps(again, 1)  # at a different position before
         again.restore(step, position.__getitem__)
         assert_same(steps(again, 2), expected)

@@ -67,7 +67,7 @@ def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
     documents = itertools.cycle(pieces or ())
     return Evaluator(
         (one or default).recipe,
-        (one or default).packing,
+        (one or default).packing._replace(end_of_document=EOS),
         mesh,
         [
             text_of(
@@ -77,7 +77,7 @@ def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
                 else tiny.TextStream(0, 1),
             )
         ],
-        **{"tokens": HELDOUT, "steps": 10, "end_of_document": EOS} | settings,
+        **{"tokens": HELDOUT} | settings,
     )
 
 
@@ -356,12 +356,12 @@ def test_bytes_of_tokens_are_of_each_members_own_text():
 @pytest.mark.slow
 def test_each_member_is_scored_on_its_own_text():
     one, mesh, params = run()
-    settings = dict(tokens=HELDOUT, steps=10, end_of_document=EOS)
+    packing = one.packing._replace(end_of_document=EOS)
 
     def scored(numbers, member_sources):
         texts = [text_of(heldout()[i:], tiny.TextStream(i, 2)) for i in numbers]
         found = Evaluator(
-            one.recipe, one.packing, mesh, texts, member_sources=member_sources, **settings
+            one.recipe, packing, mesh, texts, tokens=HELDOUT, member_sources=member_sources
         )
         return {score.member: score for score in found(params)}
 

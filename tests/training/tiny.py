@@ -16,7 +16,7 @@ import optax
 
 from pretrax import cli, corpora, models
 from pretrax.data.corpus import Codec, Corpus, Document, DocumentStream
-from pretrax.data.packing import POOL, document_for_rows
+from pretrax.data.packing import POOL
 from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
 from pretrax.settings.gin_reader import read_settings
@@ -109,7 +109,9 @@ def text_of(stream, n: int, end: int | None = None) -> np.ndarray:
     """Returns the first n tokens of a stream, with documents end to end."""
     text = np.zeros(0, np.int32)
     while text.size < n:
-        text = np.append(text, document_for_rows(stream.next_document(), end).tokens)
+        document = stream.next_document()
+        ending = [end] if end is not None and document.ends_document else []
+        text = np.concatenate([text, document.tokens, ending])
     return text[:n]
 
 

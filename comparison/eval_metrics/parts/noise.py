@@ -55,7 +55,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     bound = objective.facts.bound
     assert bound is not None  # see `is_bounded_by_noise`
     longest = max(2, *(text.size for text in texts))  # A row has at least two tokens.
-    recipe, packing, _ = recipe_under(plan, objective, longest)
+    recipe, packing = recipe_under(plan, objective, longest)
     (group,) = recipe.groups
     # An empty text does not have a row.
     live = np.flatnonzero([text.size for text in texts])
