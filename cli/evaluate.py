@@ -29,11 +29,12 @@ from typing import get_args
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, track
+from rich.progress import track
 
 from ..comparison.eval_metrics import EVAL_METRICS
 from ..comparison.eval_metrics.heldout_loss import evaluator
 from ..comparison.eval_metrics.measuring import eval_metrics, print_measured
+from ..corpora.progress_bar import progress_bar
 from ..data import reading
 from ..inference import Batching, Decoding, Options, Trained, mode_of
 from ..inference.answering.sequence_variants import (
@@ -239,7 +240,7 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
         if options.labeled:
             check_names_classes(trained, options.mode or mode_of(trained))
         for task in tasks:
-            scores = with_progress(console, options, trained, task)
+            scores = scores_of_task(options, trained, task)
             keep_answers(options.run, task.name, trained.step, scores)
             for metric, figure in scores.metrics.items():
                 baseline = scores.baseline.get(metric)
@@ -265,16 +266,13 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     )
 
 
-def with_progress(console: Console, options, trained: Trained, task: EvaluationTask) -> TaskScores:
-    columns = TextColumn(task.name), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=len(task.texts))
-        decoding = Decoding(
-            max_new=options.max_new or longest_answer(task.targets, trained.encode),
-            beams=options.beams,
-            batch_size=options.batch_size,
-        )
-        advance = functools.partial(progress.advance, bar)
+def scores_of_task(options, trained: Trained, task: EvaluationTask) -> TaskScores:
+    decoding = Decoding(
+        max_new=options.max_new or longest_answer(task.targets, trained.encode),
+        beams=options.beams,
+        batch_size=options.batch_size,
+    )
+    with progress_bar(task.name, len(task.texts)) as advance:
         return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
 
 
@@ -294,16 +292,14 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
         scoring = options.scoring or usual_scoring(trained)
         check_scoring(trained, scoring, options.both_strands)
         table = table or read_variants(options.variants, wild_type, sequence_check(trained))
-        progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-        with progress:
-            bar = progress.add_task(f"Scoring {len(table.variants)} variants", total=1.0)
+        with progress_bar(f"Scoring {len(table.variants)} variants", 1.0) as advance:
             scores = score_variants(
                 trained,
                 wild_type,
                 table.variants,
                 scoring,
                 both_strands=options.both_strands,
-                batching=Batching(options.batch_size, functools.partial(progress.advance, bar)),
+                batching=Batching(options.batch_size, advance),
             ).tolist()
         scores_of_steps[trained.step] = scores
         if options.out:

@@ -17,8 +17,8 @@ import webbrowser
 from collections.abc import Sequence
 
 import jax
-from rich.progress import MofNCompleteColumn, Progress
 
+from ..corpora.progress_bar import progress_bar
 from ..explorer import gallery
 from ..explorer.pages import Explorer
 from ..explorer.server import LOCAL, LOOPBACK, Server
@@ -80,14 +80,8 @@ def explorer_of(options: argparse.Namespace) -> Explorer:
 
 def export_gallery(console: PrintableConsole, folder: str) -> None:
     """Writes the pages that need no server, and says where they are."""
-    with Progress(
-        *Progress.get_default_columns(),
-        MofNCompleteColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as progress:
-        task = progress.add_task("Drawing objectives", total=len(CATALOG))
-        gallery.export(folder, CATALOG, on_page=lambda name: progress.advance(task))
+    with progress_bar("Drawing objectives", len(CATALOG)) as advance:
+        gallery.export(folder, CATALOG, on_page=lambda name: advance(1))
     console.print(
         f"{len(CATALOG)} pages are in {folder}: open {folder}/index.html in a browser.",
         markup=False,

@@ -254,14 +254,7 @@ def _body(drawn: Drawn) -> str:
     if len(examples) == 1:
         rows = html.card(picture_page.stacks(examples[0]))
     else:
-        rows = "".join(
-            html.folded(
-                escape(shown.title or f"Draw {number} of {len(examples)}"),
-                picture_page.example(shown),
-                is_open=number == 1,
-            )
-            for number, shown in enumerate(examples, 1)
-        )
+        rows = picture_page.folded_examples(examples)
     left = drawn.picture.members_left
     more = html.soft(f"{left} more members are not shown.") if left else ""
     return picture_page.legend(drawn.picture) + rows + more

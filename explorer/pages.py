@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..inference.answering.masks import Order
-from ..settings.printable import printable
 from ..tasks.showing import VOCABULARIES
 from ..visualization import html, picture_page
 from .objective_views import Objectives, View, families
@@ -62,7 +61,7 @@ class Explorer:
             "tokens": self._tokens,
             "document": self._document,
             "known_text": self._known_text,
-            "model": lambda sent: self._trained.describe(self._known_run(sent)),
+            "model": lambda sent: self._trained.describe(self._known_run(sent.get("run"))),
             "answer": lambda sent: self._trained.answer(self._question(sent)),
             "probabilities": self._probabilities,
             "unmasked": lambda sent: self._trained.unmasked(self._question(sent)),
@@ -117,15 +116,14 @@ class Explorer:
 
     def _check_vocabulary(self, name: str) -> None:
         if name not in VOCABULARIES:
-            self._known_run({"run": name})
+            self._known_run(name)
 
     def _question(self, sent: dict) -> ModelQuestion:
         question = _record(ModelQuestion, sent)
-        self._known_run({"run": question.run})
+        self._known_run(question.run)
         return question
 
-    def _known_run(self, sent: dict) -> str:
-        run = sent.get("run")
+    def _known_run(self, run: Any) -> str:
         runs = self.runs()
         if run not in runs:
             known = ", ".join(runs) or "none: train one with `pretrax train`, or give --run=RUN"
@@ -133,7 +131,7 @@ class Explorer:
         return run
 
     def _known_runs(self, sent: dict) -> list[str]:
-        return [self._known_run({"run": run}) for run in sent.get("runs", [])]
+        return [self._known_run(run) for run in sent.get("runs", [])]
 
     def _known_comparison(self, name: str) -> str:
         if name not in self.comparisons():
@@ -145,15 +143,15 @@ class Explorer:
         return tokens_of(self._objectives.encoded(view))
 
     def _document(self, sent: dict) -> dict[str, str]:
-        run = self._known_run(sent)
+        run = self._known_run(sent.get("run"))
         return {"text": self._trained.document(run, int(sent.get("number", 0)))}
 
     def _known_text(self, sent: dict) -> dict[str, str]:
-        run = self._known_run(sent)
+        run = self._known_run(sent.get("run"))
         return {"text": self._trained.known_text(run, str(sent.get("text", "")))}
 
     def _probabilities(self, sent: dict) -> dict[str, Any]:
-        run = self._known_run(sent)
+        run = self._known_run(sent.get("run"))
         text = str(sent.get("text", ""))
         context = str(sent.get("context", ""))
         return {"tokens": self._trained.probabilities(run, text, context)}
@@ -184,12 +182,7 @@ def page(path: str) -> str:
 
 def document(title: str, head: str, body: str) -> str:
     """Returns a page with the styles of `style` in a file next to it; head and body are HTML."""
-    return printable(
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n"
-        f'<link rel="stylesheet" href="style.css">\n{head}</head>\n<body>{body}</body>\n</html>\n'
-    )
+    return html.framed(title, f'<link rel="stylesheet" href="style.css">\n{head}', body)
 
 
 def style() -> str:

@@ -83,12 +83,20 @@ def document(title: str, facts: Iterable[str], body: str, made_by: str, style: s
       made_by: what made the page, as HTML for the footer.
       style: additional CSS.
     """
+    return framed(
+        title,
+        f"<style>{STYLE}{style}</style>\n",
+        f"<main>\n<h1>{escape(title)}</h1>\n{''.join(map(soft, facts))}{body}"
+        f"<footer>Made by {made_by}</footer>\n</main>",
+    )
+
+
+def framed(title: str, head: str, body: str) -> str:
+    """Returns a page. The title is text, and the contents of head and body are HTML."""
     return printable(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body><main>\n"
-        f"<h1>{escape(title)}</h1>\n{''.join(map(soft, facts))}{body}"
-        f"<footer>Made by {made_by}</footer>\n</main></body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n{head}</head>\n<body>{body}</body>\n</html>\n"
     )
 
 

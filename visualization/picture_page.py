@@ -5,7 +5,7 @@ another page that has the styles of `html.document` and `STYLE`.
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from . import html
@@ -64,20 +64,24 @@ def page(picture: Picture, command: str) -> str:
 
 def content(picture: Picture) -> str:
     """Returns the examples and any statistics. Only the first example is unfolded."""
-    count = len(picture.examples)
-    folded = [
+    body = f"<h2>Examples</h2>\n{legend(picture)}{folded_examples(picture.examples)}"
+    if picture.statistics:
+        body += f"<h2>Statistics</h2>\n{html.soft(picture.counted_on)}"
+        body += statistics(picture.statistics)
+    return body
+
+
+def folded_examples(examples: Sequence[Example]) -> str:
+    """Returns a card for each example, of which only the first is unfolded."""
+    count = len(examples)
+    return "".join(
         html.folded(
             escape(drawn.title or (f"Draw {number} of {count}" if count > 1 else "One draw")),
             example(drawn),
             is_open=number == 1,
         )
-        for number, drawn in enumerate(picture.examples, 1)
-    ]
-    body = f"<h2>Examples</h2>\n{legend(picture)}{''.join(folded)}"
-    if picture.statistics:
-        body += f"<h2>Statistics</h2>\n{html.soft(picture.counted_on)}"
-        body += statistics(picture.statistics)
-    return body
+        for number, drawn in enumerate(examples, 1)
+    )
 
 
 def legend(picture: Picture) -> str:

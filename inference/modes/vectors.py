@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from ...corpora.progress_bar import progress_bar
 from ...objectives import PromptForm
 from ...settings.printable import plain_table
 from ..answering.answers import Options, answer
@@ -17,7 +18,6 @@ from ..answering.masks import MASKED
 from ..answering.states import layers_of, states
 from ..prompting.items import text_of_item
 from ..reporting.predict_options import Request
-from ..reporting.printing import progress_of
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
 
 NEAREST = 3  # number of nearest tokens that are shown for each token
@@ -97,7 +97,7 @@ def _answer_states(console: Console, trained: Trained, request: Request) -> None
     if not out:
         return _print_states(console, trained, texts, layers)
     batch_size = request.options.decoding.batch_size
-    with progress_of(console, len(texts)) as advance:
+    with progress_bar("Reading", len(texts)) as advance:
         write_states(out, trained, texts, layers, batch_size, advance)
     console.print(f"{out} holds the hidden states of {len(texts)} texts.", markup=False)
 

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ...corpora.progress_bar import progress_bar
 from ...settings.atomic_writes import parse_json
 from ..answering.answers import answer
 from ..prompting.items import Unreadable
 from ..trained import MODES, Trained
 from .predict_options import Request
-from .printing import draft_counts, progress_of
+from .printing import draft_counts
 
 
 def write_answers(console: Console, trained: Trained, request: Request) -> None:
@@ -34,7 +35,7 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
     chunk = 8 * request.options.decoding.batch_size  # number of items that are sorted by length
     with (
         draft_counts(console, request.options) as options,
-        progress_of(console, len(items), out.done) as advance,
+        progress_bar("Answering", len(items) - out.done) as advance,
     ):
         options = dataclasses.replace(options, on_batch=advance)
         out.answer_rest(

@@ -2,11 +2,10 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.text import Text
 
 from ...settings.printable import printable
@@ -97,17 +96,3 @@ def _print_text(console: Console, mode: Mode, item: dict, record: dict) -> None:
         if number:
             console.print("─" * 20, style="dim")
         console.print(before + Text(text), soft_wrap=True)
-
-
-@contextlib.contextmanager
-def progress_of(console: Console, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Yields a function that advances a progress bar, which is shown only in a terminal."""
-    with Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as progress:
-        task = progress.add_task("", total=total, completed=done)
-        yield lambda n: progress.advance(task, n)
