@@ -76,7 +76,7 @@ class MetricPower(NamedTuple):
     needs: Sequence[RequiredSeeds]
 
 
-class Fall(NamedTuple):
+class LossTrend(NamedTuple):
     """How a loss falls at the end of training."""
 
     curve: str  # name of the loss, see `collecting.learning_curves`
@@ -91,7 +91,7 @@ class Pilot(NamedTuple):
     metrics: Sequence[MetricPower]
     seconds: float  # seconds of training that one more seed of all variants takes
     flops: float  # FLOPs that one more seed of all variants takes
-    falls: Mapping[str, Fall]  # by variant
+    trends: Mapping[str, LossTrend]  # by variant
     still_falls: bool  # whether a loss still falls so fast that more steps would help
 
 
@@ -142,8 +142,8 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
             "The pilot has no figure of two variants with two seeds, so the noise of a difference "
             "is unknown: see above for what failed or could not be measured."
         )
-    fall = falls(summary.trained)
-    steep = any(variant_fall.share >= STEEP for variant_fall in fall.values())
+    trends = loss_trends(summary.trained)
+    steep = any(trend.share >= STEEP for trend in trends.values())
     reasons = {c.name: leave_out(c, noises[c.name], steep) for c in summary.columns}
     tested = sum(not reasons[d.figure] for d in summary.differences)
     level = LEVEL / looks / max(tested, 1)
@@ -165,7 +165,7 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
         metrics,
         sum(cost["seconds"] for cost in seed_costs),
         sum(cost["FLOPs"] for cost in seed_costs),
-        fall,
+        trends,
         steep,
     )
 
@@ -267,28 +267,28 @@ def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, flo
     return end(1 - tail) / math.sqrt(seeds), end(tail) / math.sqrt(seeds)
 
 
-def falls(runs: Sequence[TrainedRun]) -> dict[str, Fall]:
+def loss_trends(runs: Sequence[TrainedRun]) -> dict[str, LossTrend]:
     """Returns how fast a loss of each variant falls over the last doubling of its text.
 
     The fall is the mean over seeds, for the held-out loss that falls fastest. Without a held-out
     loss, the training loss is used. A variant whose losses have too few points is left out.
     """
-    run_falls: dict[str, dict[str, list[Fall]]] = {}
+    run_trends: dict[str, dict[str, list[LossTrend]]] = {}
     for run in runs:
         for name, curve in run.curves.items():
             x, y = np.array(curve, np.float64).T
             last = x >= x[-1] / 2
             if not name.startswith(METRIC) and x[0] > 0 and last.sum() > 1:
                 slope, offset = np.polyfit(np.log2(x[last] / x[-1]), y[last], 1)
-                run_fall = Fall(name, float(offset), float(-slope / offset))
-                run_falls.setdefault(run.variant, {}).setdefault(name, []).append(run_fall)
-    return {variant: _fastest(losses) for variant, losses in run_falls.items()}
+                run_trend = LossTrend(name, float(offset), float(-slope / offset))
+                run_trends.setdefault(run.variant, {}).setdefault(name, []).append(run_trend)
+    return {variant: _fastest(losses) for variant, losses in run_trends.items()}
 
 
-def _fastest(losses: Mapping[str, Sequence[Fall]]) -> Fall:
-    heldout = {name: falls for name, falls in losses.items() if name != "loss"} or losses
+def _fastest(losses: Mapping[str, Sequence[LossTrend]]) -> LossTrend:
+    heldout = {name: trends for name, trends in losses.items() if name != "loss"} or losses
     means = [
-        Fall(name, *np.mean([fall[1:] for fall in falls], 0).tolist())
-        for name, falls in heldout.items()
+        LossTrend(name, *np.mean([trend[1:] for trend in trends], 0).tolist())
+        for name, trends in heldout.items()
     ]
-    return max(means, key=lambda fall: fall.share)
+    return max(means, key=lambda trend: trend.share)

@@ -11,7 +11,7 @@ from .figures import NATS
 from .formatting import DIGITS, MISSING, amount, decimals, number
 from .pilot import COVERED, SMALLEST, STEEP, MetricPower, Pilot, RequiredSeeds
 from .report.positive_controls import PositiveControl, controls_of
-from .report.wording import ARROW, about_curve, separate_unit
+from .report.wording import ARROW, about_curve, unit_label
 from .statistics import LEVEL, MAX_SEEDS, POWER, Estimate
 
 
@@ -31,7 +31,7 @@ def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
         console.print(Text("\nSeeds", "bold"))
         console.print(needs)
     console.print(Text(about_seeds(pilot), "dim"))
-    if pilot.falls:
+    if pilot.trends:
         console.print(Text("\nSteps", "bold"))
         console.print(_steps(pilot))
         console.print(Text(about_steps(pilot), "dim"))
@@ -105,7 +105,7 @@ def _eval_metrics(pilot: Pilot, seeds: int) -> Table:
     table = plain_table("", *heads)
     for metric in pilot.metrics:
         column = metric.column
-        name = f"{column.name} {ARROW[column.better]}\n{separate_unit(column)}"
+        name = f"{column.name} {ARROW[column.better]}\n{unit_label(column)}"
         baseline = MISSING if column.baseline is None else f"{column.baseline:.{DIGITS}g}"
         table.add_row(Text(name), baseline, _means(metric), _noise(metric), _found(metric))
     return table
@@ -167,8 +167,8 @@ def _more(pilot: Pilot, need: RequiredSeeds, cost_per_seed: float) -> str:
 
 def _steps(pilot: Pilot) -> Table:
     table = plain_table("", "", f"at the end, {NATS}", "fell last by")
-    for variant, fall in pilot.falls.items():
-        name = about_curve(fall.curve).removesuffix(f", {NATS}")
-        steep = " (steep)" if fall.share >= STEEP else ""
-        table.add_row(Text(variant), name, f"{fall.end:.3f}", f"{fall.share:.1%}{steep}")
+    for variant, trend in pilot.trends.items():
+        name = about_curve(trend.curve).removesuffix(f", {NATS}")
+        steep = " (steep)" if trend.share >= STEEP else ""
+        table.add_row(Text(variant), name, f"{trend.end:.3f}", f"{trend.share:.1%}{steep}")
     return table

@@ -97,7 +97,7 @@ def column_charts(summary: Summary, links: Links | None = None) -> list[Chart]:
     draw = functools.partial(draw_column, colors=numbers_of(summary), links=links or {})
     charts = []
     for column in summary.columns:
-        colon = ":" if wording.separate_unit(column) else ","
+        colon = ":" if wording.unit_label(column) else ","
         title = f"{column.name}{colon} {wording.about_column(column)}"
         height = 0.5 + 0.4 * len(summary.setup.variants)
         charts.append(Chart(column.name, title, height, functools.partial(draw, column=column)))

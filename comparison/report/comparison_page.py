@@ -48,7 +48,7 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
         **{f"Scaling {chart.name}": _grid([_figure(chart)]) for chart in law_charts(summary)},
     }
     body = (
-        card(_html(" ".join(map(escaped, wording.in_short(summary)))))
+        card(_html(" ".join(map(escaped, wording.findings(summary)))))
         + "".join(
             _section(section, charts.get(section.title, "")) for section in sections(summary, links)
         )
@@ -56,7 +56,7 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
         + _section(runs_section(summary, links))
     )
     made_by = f"<code>pretrax compare</code> from <code>{RESULTS}</code> and <code>{RUNS}</code>."
-    above = [wording.setting(summary), *wording.tuning(summary)]
+    above = [wording.setup_sentence(summary), *wording.tuning(summary)]
     return document(summary.setup.question, above, body, made_by, STYLE)
 
 

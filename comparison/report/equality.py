@@ -55,32 +55,32 @@ def spreads(costs: Costs) -> dict[str, float]:
     return {n: max(x) / min(x) - 1 if min(x) > 0 else math.nan for n, x in columns.items()}
 
 
-def equal(summary: Summary) -> str:
+def equal_costs(summary: Summary) -> str:
     """Returns for example "Equal: 400,000 text tokens. Variants differ by up to 3.1% in seconds."
 
     With several budgets, returns the budgets.
     """
     words = "Budgets" if summary.setup.scaling else "Equal"
     return " ".join(
-        [f"{words}: {summary.setup.budget}.", *matched(summary), unequal(summary)]
+        [f"{words}: {summary.setup.budget}.", *solved_sizes(summary), unequal_costs(summary)]
     ).strip()
 
 
-def matched(summary: Summary) -> list[str]:
+def solved_sizes(summary: Summary) -> list[str]:
     """Returns a line for each variant whose size was solved to equal the reference's."""
     variant_costs = costs(summary)
     reference = summary.setup.reference or ""
     return [
-        matched_words(variant, lines[-1], reference, variant_costs)
+        solved_size_sentence(variant, lines[-1], reference, variant_costs)
         for variant, lines in summary.setup.variants.items()
         if macro_of_solved(lines) and variant in variant_costs and reference in variant_costs
     ]
 
 
-def matched_words(variant: str, solved: str, reference: str, costs: Costs) -> str:
+def solved_size_sentence(variant: str, solved: str, reference: str, costs: Costs) -> str:
     """
     >>> costs = {"causal": {"parameters": 1000.0}, "masked": {"parameters": 1024.0}}
-    >>> matched_words("causal", "EQUAL_PARAMETERS = 171", "masked", costs)
+    >>> solved_size_sentence("causal", "EQUAL_PARAMETERS = 171", "masked", costs)
     'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters compared with masked.'
     """
     what = WHAT[macro_of_solved([solved]) or PARAMETERS]
@@ -90,7 +90,7 @@ def matched_words(variant: str, solved: str, reference: str, costs: Costs) -> st
     return f"{variant} has {solved}, which leaves {leaves} compared with {reference}."
 
 
-def unequal(summary: Summary) -> str:
+def unequal_costs(summary: Summary) -> str:
     """Returns for example "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
     variant_costs = costs(summary)
     # Variants with several budgets are meant to differ.
@@ -118,7 +118,7 @@ def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
     console.print(table)
     for variant, planned in facts.items():
         if planned.solved:
-            words = matched_words(variant, planned.solved, planned.equal_to, variant_costs)
+            words = solved_size_sentence(variant, planned.solved, planned.equal_to, variant_costs)
             console.print(words, markup=False)
     if len({planned.budget for planned in facts.values()}) > 1:
         return  # Variants with several budgets are meant to differ.

@@ -49,9 +49,9 @@ def markdown(
     images = {EVAL_METRICS: _images(charts), wording.CURVES_TITLE: _images(curves)}
     text = _joined(
         f"# {escaped(summary.setup.question)}",
-        " ".join(map(escaped, wording.in_short(summary))),
+        " ".join(map(escaped, wording.findings(summary))),
         above,
-        escaped(" ".join((wording.setting(summary), *wording.tuning(summary)))),
+        escaped(" ".join((wording.setup_sentence(summary), *wording.tuning(summary)))),
         *(
             _section(section, images.get(section.title, ""))
             for section in sections(summary)
@@ -104,7 +104,7 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
         )
     )
     if summary.curves:
-        best = items(wording.best_at_equal(summary))
+        best = items(wording.best_at_equal_cost(summary))
         all_sections.append(
             _folded(wording.CURVES_TITLE, best, _table(tables.eval_metric_curves(summary)))
         )
@@ -112,7 +112,7 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
         f"- {escaped(variant)}: {', '.join(map(code, lines)) or 'the base run'}"
         for variant, lines in summary.setup.variants.items()
     ]
-    took = _joined(escaped(equality.equal(summary)), _table(tables.cost_table(summary)))
+    took = _joined(escaped(equality.equal_costs(summary)), _table(tables.cost_table(summary)))
     all_sections.append(_folded("Costs", took, "\n".join(changes)))
     if summary.tuned:
         all_sections.append(_folded(wording.TRIALS_TITLE, _table(tables.tuning_trials(summary))))

@@ -11,7 +11,7 @@ from ..statistics import LEVEL, Difference
 from .equality import COSTS, costs, spreads
 from .eval_metric_curves import AXES
 from .summary import Summary
-from .wording import difference_words, mean_words, separate_unit, short
+from .wording import difference_words, mean_words, short, unit_label
 
 BASELINE = "baseline"  # last row of `eval_metrics`: the figure of a model that knows nothing
 
@@ -98,7 +98,7 @@ def cost_table(summary: Summary) -> Table:
     if len(variant_costs) > 1:
         shares = map(spread, spreads(variant_costs).values())
         rows.append(["largest over smallest", *shares, *[""] * len(summary.costs)])
-    heads = (", ".join(filter(None, (c.name, separate_unit(c)))) for c in summary.costs)
+    heads = (", ".join(filter(None, (c.name, unit_label(c)))) for c in summary.costs)
     return Table(["", *COSTS, *heads], rows)
 
 

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from ...settings.printable import plain_table
 from . import tables, wording
-from .equality import unequal
+from .equality import unequal_costs
 from .summary import Summary
 
 FEW = 5  # number of differences that are not significant and are described in a sentence
@@ -15,22 +15,22 @@ TRIALS = "held-out loss of each tuning trial, under the variant's own objective"
 
 def print_summary(console: Console, summary: Summary) -> None:
     console.print(Text(f"\n{summary.setup.question}", "bold"))
-    console.print(Text(wording.setting(summary), "dim"))
+    console.print(Text(wording.setup_sentence(summary), "dim"))
     if summary.tuned:
         console.print(_table(tables.tuning_trials(summary), TRIALS))
     for line in wording.tuning(summary):
         console.print(Text(line, "dim"))
     if summary.columns:
         console.print(_means(summary))
-    for line in (*wording.in_short(summary), *wording.significant(summary)):
+    for line in (*wording.findings(summary), *wording.significant(summary)):
         console.print(Text(f"• {line}"))
-    for line in wording.best_at_equal(summary):
+    for line in wording.best_at_equal_cost(summary):
         console.print(Text(line, "dim"))
     open_ones = [d for d in summary.differences if not d.is_significant and d.needed is not None]
     for d in sorted(open_ones, key=lambda d: d.needed or 0)[:FEW]:
-        console.print(Text(f"  {wording.next_one(d)}", "dim"))
-    if unequal(summary):
-        console.print(Text(unequal(summary), "dim"))
+        console.print(Text(f"  {wording.seeds_sentence(d)}", "dim"))
+    if unequal_costs(summary):
+        console.print(Text(unequal_costs(summary), "dim"))
     for line in (*wording.not_informative(summary), *wording.refused(summary, reasons=True)):
         console.print(Text(line), soft_wrap=True)
     for run in summary.failed:
@@ -40,7 +40,7 @@ def print_summary(console: Console, summary: Summary) -> None:
 
 def _means(summary: Summary) -> Table:
     heads = [
-        f"{c.name} {wording.ARROW[c.better]}\n{wording.separate_unit(c)}" for c in summary.columns
+        f"{c.name} {wording.ARROW[c.better]}\n{wording.unit_label(c)}" for c in summary.columns
     ]
     caption = "mean ± half of its 95% interval over seeds; the best mean is green"
     means = tables.eval_metrics(summary, heads)

@@ -80,10 +80,10 @@ def mean_words(column: Column, variant: str) -> str:
 
 def about_column(column: Column) -> str:
     """Returns the text next to the column's name, such as "share, higher is better"."""
-    return ", ".join(word for word in (separate_unit(column), WHICH[column.better]) if word)
+    return ", ".join(word for word in (unit_label(column), WHICH[column.better]) if word)
 
 
-def separate_unit(column: Column) -> str:
+def unit_label(column: Column) -> str:
     """Returns the unit for the text next to the column's name; "" if the name has the unit.
 
     The name of a figure with several units has the unit: "bits_per_byte (bits per byte)".
@@ -118,7 +118,7 @@ def difference_words(difference: Difference) -> DifferenceWords:
     )
 
 
-def setting(summary: Summary) -> str:
+def setup_sentence(summary: Summary) -> str:
     """Returns the setting of the comparison in a sentence.
 
     For example, "masking_rate: 3 variants with 5 seeds each, equal in 400,000 text tokens."
@@ -160,14 +160,14 @@ def tuning(summary: Summary) -> list[str]:
     return [f"Not tuned: learning rates were given, not chosen by tuning trials: {given}."]
 
 
-def in_short(summary: Summary) -> list[str]:
+def findings(summary: Summary) -> list[str]:
     """Returns the answer as sentences, followed by warnings.
 
     With several budgets, the answer is the scaling laws. Otherwise it has three sentences: the
     clearest difference, how sure it is, and which eval metrics could not have shown any.
     """
     if summary.setup.scaling:
-        lines = [line for law in summary.laws for line in law_in_short(law)]
+        lines = [line for law in summary.laws for line in law_findings(law)]
         return lines or [f"No run has a loss in {NATS} yet, so no law is fitted."]
     if not summary.differences:
         reference = summary.setup.reference
@@ -177,7 +177,7 @@ def in_short(summary: Summary) -> list[str]:
             else "no two variants share an eval metric and a seed"
         )
         return [f"There is nothing to compare: {pair}."]
-    return [_clearest(summary), _certainty(summary), _blind(summary), *_warnings(summary)]
+    return [_clearest(summary), _certainty(summary), _uninformative(summary), *_warnings(summary)]
 
 
 def _clearest(summary: Summary) -> str:
@@ -203,7 +203,7 @@ def difference_sentence(summary: Summary, d: Difference) -> str:
     """Returns for example '"40%" is better than "15%" at classify by 0.031 accuracy'."""
     better, worse = summary.better_and_worse(d)
     size = number(abs(d.estimate.mean), decimals([d.estimate]))
-    unit = separate_unit(summary.column(d.figure))
+    unit = unit_label(summary.column(d.figure))
     return f'"{better}" is better than "{worse}" at {d.figure} by {size} {unit}'.strip()
 
 
@@ -222,7 +222,7 @@ def _certainty(summary: Summary) -> str:
     )
 
 
-def _blind(summary: Summary) -> str:
+def _uninformative(summary: Summary) -> str:
     names = list(_reasons(summary))
     if not names:
         return "Every eval metric could have shown a difference."
@@ -249,7 +249,7 @@ def _warnings(summary: Summary) -> list[str]:
         "A difference over one seed, or one that is the same for every seed, cannot be tested, "
         "because its noise is unknown. Train more seeds."
     )
-    return [*stopped(summary), *[single] * untested, *_left_out(summary)]
+    return [*early_end(summary), *[single] * untested, *_missing_seeds(summary)]
 
 
 def significant(summary: Summary) -> list[str]:
@@ -266,7 +266,7 @@ def _claim(summary: Summary, d: Difference) -> str:
     )
 
 
-def law_in_short(law: FittedLaw) -> list[str]:
+def law_findings(law: FittedLaw) -> list[str]:
     """Returns a law as text, its error of fit, and its optimum for the largest budget."""
     if law.fit is None:
         return [f"{law.figure}: no law. {law.refusal}"]
@@ -303,7 +303,7 @@ def short(value: float) -> str:
     return "0" if abs(value) < 5e-4 else f"{value:.3g}"
 
 
-def best_at_equal(summary: Summary) -> list[str]:
+def best_at_equal_cost(summary: Summary) -> list[str]:
     """Returns the best mean at equal cost, a line for each eval metric with several curves.
 
     The cost is the largest number of text tokens, FLOPs or seconds that all variants have reached.
@@ -373,7 +373,7 @@ def refused(summary: Summary, reasons: bool = False) -> list[str]:
     return lines
 
 
-def _left_out(summary: Summary) -> list[str]:
+def _missing_seeds(summary: Summary) -> list[str]:
     """Returns a line for each variant that lacks the figures of some seeds."""
     seeds = len({run.seed for run in summary.runs})
     lines = []
@@ -435,7 +435,7 @@ def _looks(setup: ComparisonSetup) -> str:
     return f"after {', '.join(first)} and {last} seeds"
 
 
-def stopped(summary: Summary) -> list[str]:
+def early_end(summary: Summary) -> list[str]:
     """Returns a line with the look and the reason if the comparison ended before its last look."""
     setup = summary.setup
     seeds = len({run.seed for run in summary.runs})
@@ -465,7 +465,7 @@ def about_curve(name: str) -> str:
     return f"{words}, {NATS}"
 
 
-def next_one(difference: Difference) -> str:
+def seeds_sentence(difference: Difference) -> str:
     """Returns "40% compared with 15% at classify: −0.004 (…), not significant. 43 …"."""
     d = difference
     texts = difference_words(difference)

@@ -1,6 +1,6 @@
 """Scaling laws: the loss of a model of N parameters after D tokens.
 
-    law = fit(parameters, tokens, losses)
+    law = fit(parameters, tokens, losses).law
     law.optimum(1e21)                       # the best size and number of tokens for a budget
 
 The law is the third one of Hoffmann et al. 2022 (Chinchilla, arXiv:2203.15556):

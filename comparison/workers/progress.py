@@ -37,15 +37,17 @@ class ComparisonProgress:
         )
         self._total = self._bars.add_task("all runs", total=1.0, figures="")
         self._tasks: dict[str, TaskID] = {}  # name of a running trial -> its bar
-        self._began = self._printed = time.monotonic()
+        self._began = time.monotonic()
+        self._printed = self._began
         self._refreshed = 0.0
         self._done = {trial.name: _done(trial) for trial in trials}
         self._first = dict(self._done)
         self._running: list[Trial] = []
         self._started: dict[str, float] = {}  # name of a trial -> when it started
         self._trained: dict[str, float] = {}  # name of a trial -> when its training ended
-        # Seconds of training and of measuring, over the runs that did both since the start.
-        self._seconds = [0.0, 0.0]
+        # Over the runs that were trained and measured since the start.
+        self._training_seconds = 0.0
+        self._measuring_seconds = 0.0
 
     def __enter__(self) -> "ComparisonProgress":
         self._bars.start()
@@ -72,8 +74,8 @@ class ComparisonProgress:
             else:
                 self._line(f"{name}: done")
                 if name in self._trained and self._first[name] == (0, 0.0):
-                    self._seconds[0] += self._trained[name] - self._started[name]
-                    self._seconds[1] += now - self._trained[name]
+                    self._training_seconds += self._trained[name] - self._started[name]
+                    self._measuring_seconds += now - self._trained[name]
         if now - self._refreshed >= REFRESH or ended:
             self._refreshed = now
             # Other trials wait or have ended, so their files have not changed.
@@ -107,7 +109,10 @@ class ComparisonProgress:
 
     def _share(self, done: Mapping[str, tuple[int, float]], failed: set[str]) -> float:
         """Returns the share of all FLOPs that is done. A failed run counts as done."""
-        measuring = self._seconds[1] / sum(self._seconds) if all(self._seconds) else MEASURING
+        measuring = MEASURING
+        if self._training_seconds and self._measuring_seconds:
+            seconds = self._training_seconds + self._measuring_seconds
+            measuring = self._measuring_seconds / seconds
         shares = []
         for trial in self._trials:
             steps = trial.run.steps

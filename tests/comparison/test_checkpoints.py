@@ -198,7 +198,7 @@ def test_the_best_at_equal_tokens_flops_and_seconds(made):
         return one._replace(figure=one.figure._replace(value=early))
 
     summary = summary_of(made._replace(earlier=tuple(map(flat, made.earlier))))
-    (line,) = (x for x in wording.best_at_equal(summary) if x.startswith("bits_per_byte"))
+    (line,) = (x for x in wording.best_at_equal_cost(summary) if x.startswith("bits_per_byte"))
     tokens, flops, seconds = line.removeprefix("bits_per_byte, best mean: ").split("; ")
     assert tokens == "40% at 410k text tokens" and flops == "15% at 7.78T FLOPs"
     assert seconds == "40% at 61.7 seconds."
@@ -214,7 +214,7 @@ def test_of_equal_means_none_is_named_before_the_others(made):
             return one._replace(figure=one.figure._replace(value=value))
 
         every = {x: tuple(map(full, getattr(made, x))) for x in ("earlier", "measurements")}
-        lines = wording.best_at_equal(summary_of(made._replace(**every)))
+        lines = wording.best_at_equal_cost(summary_of(made._replace(**every)))
         return next(line for line in lines if line.startswith("classify"))
 
     assert best(["15%"]).count("30% and 40% (tied) at ") == 3 and "15%" not in best(["15%"])
@@ -223,16 +223,16 @@ def test_of_equal_means_none_is_named_before_the_others(made):
 
 def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):
     late = [one for one in made.earlier if one.variant != "40%" or one.cost.step == 75]
-    lines = wording.best_at_equal(summary_of(made._replace(earlier=late)))
+    lines = wording.best_at_equal_cost(summary_of(made._replace(earlier=late)))
     assert len(lines) == 3 and not any("FLOPs" in line for line in lines)
-    assert all("FLOPs" in line for line in wording.best_at_equal(summary_of(made)))
+    assert all("FLOPs" in line for line in wording.best_at_equal_cost(summary_of(made)))
 
 
 @pytest.mark.slow
 def test_curves_are_drawn_over_all_three_and_listed_as_numbers(made):
     summary = summary_of(made)
     text = page(summary)
-    for line in wording.best_at_equal(summary):
+    for line in wording.best_at_equal_cost(summary):
         assert line in text
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
     pages.assert_elements_are_closed(text)

@@ -122,8 +122,8 @@ def test_a_report_says_which_figures_are_not_informative():
     (line,) = wording.not_informative(found)
     assert 'Not informative: neither "b" nor "a"' in claim
     assert line.startswith(f"{FIGURE} is not informative: no variant is shown to be better")
-    answer, _, blind = wording.in_short(found)
+    answer, _, blind = wording.findings(found)
     assert FIGURE in blind and FIGURE not in answer
     assert not wording.not_informative(summarized(HELD))
-    answer, *_ = wording.in_short(summarized(HELD))
+    answer, *_ = wording.findings(summarized(HELD))
     assert '"b"' in answer and FIGURE in answer

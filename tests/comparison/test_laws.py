@@ -82,9 +82,9 @@ def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
 def test_a_comparison_that_is_half_done_has_no_law_yet():
     found = planted.scaling(seeds=[0])
     found = found._replace(runs=found.runs[:4], measurements=found.measurements[:8])
-    (line,) = wording.in_short(summary_of(found))
+    (line,) = wording.findings(summary_of(found))
     assert line.startswith("loss_under/causal_lm: no law. Got 4 runs of 2 sizes and 3 numbers")
-    (line,) = wording.in_short(summary_of(found._replace(measurements=[])))
+    (line,) = wording.findings(summary_of(found._replace(measurements=[])))
     assert line.startswith("No run has a loss in nats per target yet")
 
 

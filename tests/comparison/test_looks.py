@@ -191,13 +191,13 @@ def test_reports_say_at_which_look_it_ended():
         return summary_of(made._replace(setup=made.setup._replace(**changes)))
 
     early = summary_with(looks=(3, 5, 8))
-    *_, first = wording.in_short(early)
+    *_, first = wording.findings(early)
     assert first.startswith("Ended early with 5 of 8 seeds, at look 2 of 3: ")
     assert len(wording.significant(early)) == 3
     assert first in page(early) and first in markdown(early)
     assert "looks planned beforehand, after 3, 5 and 8 seeds." in markdown(early)
     assert "all 3 looks together" in markdown(early) and "(Bonferroni)" in page(early)
-    why = wording.in_short(summary_with(looks=(5, 8), smallest_effects={"classify": 0.01}))[-1]
+    why = wording.findings(summary_with(looks=(5, 8), smallest_effects={"classify": 0.01}))[-1]
     assert "look 1 of 2" in why and why.endswith("± 0.01 at classify.")
     last, plain = summary_with(looks=(3, 5)), summary_with()
     assert "Ended" not in markdown(last) + markdown(plain)

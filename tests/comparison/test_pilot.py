@@ -15,8 +15,8 @@ from pretrax.comparison.pilot import (
     PairedNoise,
     check_pilot,
     effect_interval,
-    falls,
     leave_out,
+    loss_trends,
     noise_of,
     pilot_of,
     pilot_seeds,
@@ -177,18 +177,18 @@ def test_how_a_loss_falls_over_the_last_doubling():
     # It falls by half a nat with each doubling, to 5.
     curve = tuple(zip(x, 8 - 0.5 * np.log2(x / 100)))
     flat = tuple(zip(x, np.full(25, 3.0)))
-    found = falls([of_curves(loss=curve)])["a"]
+    found = loss_trends([of_curves(loss=curve)])["a"]
     assert found.curve == "loss"
     assert found.end == pytest.approx(5) and found.share == pytest.approx(0.1)
     # Held-out losses come first. Of several losses, the steepest counts. Metrics do not count.
     both = of_curves(loss=curve, heldout_all_a=flat, heldout_all_b=((3200, 3.3), (6400, 3.0)))
-    assert falls([both])["a"] == pytest.approx(("heldout/all/b", 3.0, 0.1))
+    assert loss_trends([both])["a"] == pytest.approx(("heldout/all/b", 3.0, 0.1))
     metric = of_curves(loss=flat, metric_all_a=curve, heldout_all_a=((100, 9.0), (6400, 1.0)))
-    assert falls([metric])["a"].curve == "loss"  # A single point has no doubling.
-    assert falls([of_curves()]) == {}
+    assert loss_trends([metric])["a"].curve == "loss"  # A single point has no doubling.
+    assert loss_trends([of_curves()]) == {}
     # before the last doubling of the text
     ended = ((100, 9.0), (1600, 5.0), (3200, 3.0), (6400, 3.0))
-    assert falls([of_curves(loss=ended)])["a"].share == pytest.approx(0)
+    assert loss_trends([of_curves(loss=ended)])["a"].share == pytest.approx(0)
 
 
 def trial(seed: int, complete: bool = True) -> SimpleNamespace:

@@ -135,7 +135,7 @@ def test_reports_show_the_notes_of_figures():
 def test_without_the_reference_nothing_is_compared():
     made = planted.results(["15%", "30%", "40%"], reference="15%")
     some = [one for one in made.measurements if one.variant != "15%"]
-    line = wording.in_short(summary_of(made._replace(measurements=some)))[0]
+    line = wording.findings(summary_of(made._replace(measurements=some)))[0]
     assert line.endswith("to compare: no other variant shares an eval metric and a seed with 15%.")
 
 
@@ -198,7 +198,7 @@ def test_markdown_and_terminal_say_the_same(made):
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))
     report.print_summary(console, summary_of(made))
     shown, short = console.export_text(), markdown(summary_of(made))
-    for line in wording.in_short(summary_of(made)):
+    for line in wording.findings(summary_of(made)):
         assert escaped(line) in short and f"• {line}" in shown
     column = summary_of(made).columns[1]
     assert (
@@ -266,7 +266,7 @@ def test_what_is_left_of_a_difference_that_was_solved_is_stated(made):
     lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
     found = summary_of(made._replace(setup=made.setup._replace(variants=lines)))
     sentence = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs per token compared with 15%."
-    assert equality.matched(found) == [sentence]
+    assert equality.solved_sizes(found) == [sentence]
     assert sentence in page(found) and sentence in markdown(found)
 
 
@@ -306,7 +306,7 @@ def test_figures_of_fewer_seeds_are_stated(made):
         m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
         for m in made.measurements
     ]
-    short = wording.in_short(summary_of(made._replace(measurements=diverged)))
+    short = wording.findings(summary_of(made._replace(measurements=diverged)))
     counts = [line.partition(".")[0] for line in short if "has figures for" in line]
     assert counts == ["30% has figures for 4 of 5 seeds", "40% has figures for 3 of 5 seeds"]
 
