@@ -452,7 +452,7 @@ def verdict_on(found: Found, claim: Claim) -> Verdict:
         verdict = _read(difference, one)
     else:
         controls = controls_in(found[CONTROLS]) if CONTROLS in found else ()
-        why = informative.why_no_difference_is_not_informative(summary, difference, controls)
+        why = informative.why_equality_is_not_shown(summary, difference, controls)
         verdict = _read_margin(corrected, claim.margin)
     verdict = NOT_INFORMATIVE if why else verdict
     spread = deviation(difference.estimate, level)

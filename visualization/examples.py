@@ -1,6 +1,5 @@
 """Describes a row token by token: the kind of each token, its slot in the row, its prediction."""
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -171,52 +170,37 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     batch = {column: x[row] for column, x in view.batch.items()}
     segments = batch[f"{name}_segment_ids"]
     used = _used(segments)
-    given = describe(*read(batch[f"{name}_input_tokens"][:used]))
-    # The first input of a text is bos, which may be the padding id. Slots may lack a noised copy.
-    given = [replace(t, text="▷", kind="start") if t.kind == "pad" else t for t in given]
-    if f"{name}_bag_tokens" in batch:
-        ids = batch[f"{name}_bag_tokens"][:, :used]
-        given = _with_bags(given, [describe(*read(x)) for x in ids], batch[f"{name}_bag_sizes"])
-    given = [t if segment else Token("", "pad") for t, segment in zip(given, segments)]
+    given = _given(batch, describe, name, used)
+    tracks = _tracks(batch, name)
     # If there are noised copies, in the decoder or next to its tokens, the copies are predicted and
     # the originals are not.
     copies = NOISED if f"{NOISED}_input_tokens" in batch else "decoder"
-    copied = f"{NOISED}_rates" in batch
-    if copied and name != copies:
+    has_copies = f"{NOISED}_rates" in batch
+    is_original = has_copies and name != copies
+    if is_original:
         given = [replace(t, kind="text") if t.kind == "kept" else t for t in given]
-    tracks = {"segments": segments, "positions": batch[f"{name}_positions"]}
-    for column, title in (("block_positions", "block positions"), ("types", "token types")):
-        if f"{name}_{column}" in batch:
-            tracks[title] = batch[f"{name}_{column}"]
-    if copied and name == copies and batch[f"{NOISED}_rates"].any():
+    elif has_copies and batch[f"{NOISED}_rates"].any():
         tracks["masked, in %"] = np.round(batch[f"{NOISED}_rates"] / 2**24 * 100)
-    predicted: dict[int, Token] = {}
-    further: dict[str, dict[int, Token]] = {}
     predicting = "decoder" if name == NOISED else name
     weights = batch.get(f"{predicting}_loss_weights", np.zeros(0, int))
-    if copied and name != copies:
-        weights = np.zeros(0, int)
-    if weights.size:
+    predicted: dict[int, Token] = {}
+    further: dict[str, dict[int, Token]] = {}
+    targets = 0
+    if weights.size and not is_original:
         target_slots = batch.get(f"{predicting}_target_slots", np.arange(weights.size))
         weights = np.where(segments[target_slots] > 0, weights, 0)
-        at_slots = functools.partial(_at_slots, describe, target_slots)
-        predicted = at_slots(batch[f"{predicting}_target_tokens"], weights)
-        if f"{predicting}_target_bag_tokens" in batch:
-            ids = batch[f"{predicting}_target_bag_tokens"]
-            bags_by_place = [describe(*read(x), is_raw=True) for x in ids]
-            bags = _with_bags(
-                [*predicted.values()], bags_by_place, batch[f"{predicting}_target_bag_sizes"]
-            )
-            predicted = dict(zip(predicted, bags))
-        further = {term: at_slots(ids[row], w[row]) for term, (ids, w) in view.further.items()}
-        tracks["loss weights"] = np.bincount(
-            target_slots[weights > 0], weights[weights > 0], minlength=used
-        )
+        predicted = _predicted(batch, describe, predicting, target_slots, weights)
+        further = {
+            term: _at_slots(describe, target_slots, ids[row], term_weights[row])
+            for term, (ids, term_weights) in view.further.items()
+        }
+        counts = weights > 0
+        targets = int(np.sum(counts))
+        tracks["loss weights"] = np.bincount(target_slots[counts], weights[counts], minlength=used)
     slots = [
         Slot(token, predicted.get(slot), tuple(at.get(slot) for at in further.values()))
         for slot, token in enumerate(given)
     ]
-    targets = int(np.sum(weights > 0))
     return StackView(
         name=name,
         caption=_slots_caption(used, segments.size, targets, tuple(further)),
@@ -225,6 +209,40 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
         targets=targets,
         further=tuple(further),
     )
+
+
+def _given(batch: dict, describe: _Describer, name: str, used: int) -> list[Token]:
+    """Returns the input tokens of a stack. A slot without a noised copy is shown as padding."""
+    given = describe(*read(batch[f"{name}_input_tokens"][:used]))
+    # The first input of a text is bos, which may be the padding id.
+    given = [replace(t, text="▷", kind="start") if t.kind == "pad" else t for t in given]
+    if f"{name}_bag_tokens" in batch:
+        bags = [describe(*read(ids)) for ids in batch[f"{name}_bag_tokens"][:, :used]]
+        given = _with_bags(given, bags, batch[f"{name}_bag_sizes"])
+    segments = batch[f"{name}_segment_ids"]
+    return [t if segment else Token("", "pad") for t, segment in zip(given, segments)]
+
+
+def _tracks(batch: dict, name: str) -> dict[str, np.ndarray]:
+    columns = {
+        "segments": f"{name}_segment_ids",
+        "positions": f"{name}_positions",
+        "block positions": f"{name}_block_positions",
+        "token types": f"{name}_types",
+    }
+    return {title: batch[column] for title, column in columns.items() if column in batch}
+
+
+def _predicted(
+    batch: dict, describe: _Describer, name: str, slots: np.ndarray, weights: np.ndarray
+) -> dict[int, Token]:
+    """Returns {slot: token that it predicts} of a stack, with all tokens of a target's bag."""
+    predicted = _at_slots(describe, slots, batch[f"{name}_target_tokens"], weights)
+    if f"{name}_target_bag_tokens" in batch:
+        bags = [describe(*read(x), is_raw=True) for x in batch[f"{name}_target_bag_tokens"]]
+        sizes = batch[f"{name}_target_bag_sizes"]
+        predicted = dict(zip(predicted, _with_bags([*predicted.values()], bags, sizes)))
+    return predicted
 
 
 def _with_bags(

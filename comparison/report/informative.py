@@ -74,7 +74,7 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
     return "; ".join(filter(None, reasons))
 
 
-def why_no_difference_is_not_informative(
+def why_equality_is_not_shown(
     summary: Summary, difference: Difference, controls: Iterable[PositiveControl] = ()
 ) -> str:
     """Returns why a small difference does not support a claim of no difference; "" if it does.
@@ -91,7 +91,7 @@ def why_no_difference_is_not_informative(
     return "; ".join(filter(None, reasons))
 
 
-def why_column_is_not_informative(summary: Summary, column: Column) -> str:
+def why_figure_is_not_informative(summary: Summary, column: Column) -> str:
     """Returns why no difference at a figure is informative; "" if at least one is."""
     column_differences = [d for d in summary.differences if d.figure == column.name]
     if any(not why_not_informative(summary, d) for d in column_differences):

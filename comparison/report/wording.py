@@ -14,7 +14,7 @@ from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MAX_SEEDS, POWER, Difference
 from .eval_metric_curves import AXES
-from .informative import why_column_is_not_informative, why_not_informative
+from .informative import why_figure_is_not_informative, why_not_informative
 from .summary import Column, Summary, best_of
 
 WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
@@ -188,7 +188,7 @@ def _clearest(summary: Summary) -> str:
         if len(conclusive) == 1:
             which = "the only significant and informative difference"
         return f"{difference_sentence(summary, d)}, {which}."
-    if all(why_column_is_not_informative(summary, column) for column in summary.columns):
+    if all(why_figure_is_not_informative(summary, column) for column in summary.columns):
         return "This comparison cannot answer the question."
     return f"No difference between the {len(summary.setup.variants)} variants was detected."
 
@@ -230,7 +230,7 @@ def _uninformative(summary: Summary) -> str:
 
 
 def _reasons(summary: Summary) -> dict[str, str]:
-    reasons = {c.name: why_column_is_not_informative(summary, c) for c in summary.columns}
+    reasons = {c.name: why_figure_is_not_informative(summary, c) for c in summary.columns}
     return {name: why for name, why in reasons.items() if why}
 
 

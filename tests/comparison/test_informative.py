@@ -45,7 +45,7 @@ def test_two_variants_above_chance_are_informative():
     for settings in ({}, {"effects": HELD}, {"parts": {"/bag_of_words": 0.6}}, {"peaks": {}}):
         found = summarized(**settings)
         assert why(found) == ""
-        assert informative.why_column_is_not_informative(found, found.columns[0]) == ""
+        assert informative.why_figure_is_not_informative(found, found.columns[0]) == ""
 
 
 def test_a_variant_at_chance_is_not_informative():
@@ -90,7 +90,7 @@ def test_a_run_without_the_ends_of_its_grid_does_not_count_as_at_an_edge():
 
 def test_no_difference_without_a_positive_control_is_not_informative():
     def why_no_difference(found, controls=()):
-        return informative.why_no_difference_is_not_informative(found, difference(found), controls)
+        return informative.why_equality_is_not_shown(found, difference(found), controls)
 
     assert why_no_difference(summarized()) == informative.NO_CONTROL
     alike = summarized(variants=("a", "b", "c"))
