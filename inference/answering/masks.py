@@ -292,7 +292,6 @@ def unmasking_steps(
     trained: Trained,
     text: str,
     *,
-    mode: FillingMode = "unmask",
     steps: Count | None = None,
     order: Order = "confidence",
     temperature: NonNegative = 0.0,
@@ -304,13 +303,11 @@ def unmasking_steps(
     # [[None, "sys"], ["os", "sys"]]
     """
     check_order(order, temperature)
-    prompt = prompt_form(trained, mode)
-    row = masked_text(trained, text, prompt)
+    row = masked_text(trained, text, prompt_form(trained, "unmask"))
     calls = (steps or len(row.masks)) * (len(row.masks) if order == "gibbs" else 1)
     (history,) = write_masks(
         trained,
         [row],
-        mode=mode,
         steps=steps,
         order=order,
         temperature=temperature,
@@ -431,10 +428,7 @@ def written(
     calls_B = masks.steps * total_B if order == "gibbs" else masks.steps
 
     def predicted(s, tokens_BxK):
-        """Returns for each mask a token, its probability and its priority, each [B, K].
-
-        Masks with the highest priority are written first.
-        """
+        """Returns for each mask a token, its probability and its priority, each [B, K]."""
         logits = allowed_logits(tokens_BxK)
         if unmasking.sampled:
             logits = logits / temperature
@@ -444,16 +438,8 @@ def written(
             chosen_BxK = most_likely(logits)
         p_BxKxV = jax.nn.softmax(logits, -1)
         p_BxK = jnp.take_along_axis(p_BxKxV, chosen_BxK[..., None], -1)[..., 0]
-        if order == "margin":
-            two_BxKx2 = lax.top_k(p_BxKxV, 2)[0]
-            return chosen_BxK, p_BxK, two_BxKx2[..., 0] - two_BxKx2[..., 1]
-        if order == "entropy":
-            return chosen_BxK, p_BxK, -jax.scipy.special.entr(p_BxKxV).sum(-1)
-        if order == "left_to_right":
-            return chosen_BxK, p_BxK, -masks.slots
-        if order == "random":
-            return chosen_BxK, p_BxK, _random(masks, s)
-        return chosen_BxK, p_BxK, p_BxK
+        priority = PRIORITIES.get(order, PRIORITIES["confidence"])
+        return chosen_BxK, p_BxK, priority(masks, s, p_BxKxV, p_BxK)
 
     def call(s, carry):
         tokens_BxK, p_BxK = carry
@@ -526,6 +512,22 @@ def _ancestral(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
     if unmasking.random:
         start_BxK = first + (_random(masks, 0) * (last - first)).astype(jnp.int32)
     return _repeated(jnp.max(masks.steps), step, (start_BxK,), unmasking.record)
+
+
+def _margin(p_BxKxV):
+    two_BxKx2 = lax.top_k(p_BxKxV, 2)[0]
+    return two_BxKx2[..., 0] - two_BxKx2[..., 1]
+
+
+# Order -> function (masks, call, probabilities of all ids, probabilities of the chosen ids) that
+# returns the priorities f[B, K] of the masks. Masks with the highest priority are written first.
+PRIORITIES: dict[str, Callable] = {
+    "confidence": lambda masks, call, p_BxKxV, p_BxK: p_BxK,
+    "margin": lambda masks, call, p_BxKxV, p_BxK: _margin(p_BxKxV),
+    "entropy": lambda masks, call, p_BxKxV, p_BxK: -jax.scipy.special.entr(p_BxKxV).sum(-1),
+    "left_to_right": lambda masks, call, p_BxKxV, p_BxK: -masks.slots,
+    "random": lambda masks, call, p_BxKxV, p_BxK: _random(masks, call),
+}
 
 
 # Each call splits the key of a row in two: one to draw tokens, one to order the masks.

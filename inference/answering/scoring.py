@@ -255,6 +255,20 @@ def _score_in_place(trained, pairs, batching):
     return scores
 
 
+def pseudo_log_probs(
+    trained: Trained,
+    texts: Sequence[tuple[Tokens, Tokens]],
+    batching: Batching = DEFAULT_BATCHING,
+) -> list[np.ndarray]:
+    """Returns for each (given, rest) the log-probabilities f64[n] of the n tokens of the rest.
+
+    Each token is masked alone, and predicted from all other tokens.
+    """
+    alone = [([*given, *rest], [len(given) + k]) for given, rest in texts for k in range(len(rest))]
+    log_probs = np.concatenate(hidden_log_probs(trained, alone, batching))
+    return np.split(log_probs, np.cumsum([len(rest) for _, rest in texts])[:-1])
+
+
 def hidden_log_probs(
     trained: Trained,
     texts: Sequence[tuple[Tokens, Tokens]],

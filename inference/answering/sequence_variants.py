@@ -18,7 +18,7 @@ from ...corpora.alphabets import ALPHABETS
 from ..decoding.batching import DEFAULT_BATCHING, Batching
 from ..prompting.prompts import text_frame
 from ..trained import Trained, is_trained_for, mode_of, predicts_from_left, prompt_form
-from .scoring import answer_log_probs, answered_prompt, hidden_log_probs
+from .scoring import answer_log_probs, answered_prompt, hidden_log_probs, pseudo_log_probs
 
 Marginal = Literal["masked_marginal", "wild_type_marginal"]
 Scoring = Literal[Marginal, "pseudo_likelihood", "likelihood", "bound"]
@@ -277,12 +277,10 @@ def _token_of_each(trained: Trained, sequence: str) -> list[int]:
 
 
 def _pseudo_log_likelihoods(trained: Trained, sequences: Iterable[str], batching: Batching):
-    rows = [trained.encode(sequence) for sequence in sequences]
-    alone = [(tokens, [slot]) for tokens in rows for slot in range(len(tokens))]
-    found = hidden_log_probs(trained, alone, _in_shares(batching, len(alone)))
-    log_probs = np.concatenate(found)
-    ends = np.cumsum([len(tokens) for tokens in rows])
-    return np.array([part.sum() for part in np.split(log_probs, ends[:-1])])
+    texts = [((), trained.encode(sequence)) for sequence in sequences]
+    total = sum(len(tokens) for _, tokens in texts)
+    found = pseudo_log_probs(trained, texts, _in_shares(batching, total))
+    return np.array([x.sum() for x in found])
 
 
 def _log_likelihoods(trained: Trained, sequences: Iterable[str], batching: Batching):

@@ -14,7 +14,7 @@ import numpy as np
 
 from ....constraints import listed
 from ....inference import Trained, mode_of
-from ....inference.answering.scoring import Tokens, answer_log_probs, hidden_log_probs
+from ....inference.answering.scoring import Tokens, answer_log_probs, pseudo_log_probs
 from ....inference.prompting.prompts import Prompt
 from ....inference.trained import prompt_form
 from ....objectives import PromptForm
@@ -82,9 +82,7 @@ def log_probs(
     if reading.kind in (EXACT, *AFTER_READING):
         prompts = [_prompt(trained, reading.form, [*given], [*rest]) for given, rest in texts]
         return answer_log_probs(trained, prompts)
-    alone = [([*given, *rest], [len(given) + k]) for given, rest in texts for k in range(len(rest))]
-    found = np.concatenate(hidden_log_probs(trained, alone))
-    return np.split(found, np.cumsum([len(rest) for _, rest in texts])[:-1])
+    return pseudo_log_probs(trained, texts)
 
 
 def _prompt(
