@@ -47,11 +47,11 @@ from ..inference.answering.sequence_variants import (
 from ..inference.answering.task_scores import (
     EvaluationTask,
     TaskScores,
-    keep_answers,
     longest_answer,
+    save_answers,
     score_task,
 )
-from ..inference.evaluation.labeled_evaluation import check_names_classes, labels_of_file
+from ..inference.evaluation.labeled_evaluation import check_answers_are_labels, labels_of_file
 from ..inference.evaluation.score_tables import table_text
 from ..inference.evaluation.sequence_regions import check_regions, read_regions, score_regions
 from ..inference.evaluation.variant_tables import (
@@ -238,10 +238,10 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     table = plain_table("task", "step", "metric", "score", "baseline", text=("task", "metric"))
     for trained in trained_at(options, steps):
         if options.labeled:
-            check_names_classes(trained, options.mode or mode_of(trained))
+            check_answers_are_labels(trained, options.mode or mode_of(trained))
         for task in tasks:
             scores = scores_of_task(options, trained, task)
-            keep_answers(options.run, task.name, trained.step, scores)
+            save_answers(options.run, task.name, trained.step, scores)
             for metric, figure in scores.metrics.items():
                 baseline = scores.baseline.get(metric)
                 reference = "" if baseline is None else f"{baseline:.4g}"

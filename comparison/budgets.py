@@ -43,7 +43,7 @@ def text_tokens(plan: Plan, *, number: Count) -> int:
         follow training progress, all of training is counted on fewer steps.
     """
     steps, per_step = _steps_for(_tokens_read, plan, number)
-    return _affordable(plan, steps, per_step, "text_tokens")
+    return _check_affordable(plan, steps, per_step, "text_tokens")
 
 
 @checked
@@ -66,7 +66,7 @@ def targets(plan: Plan, *, number: Count) -> int:
             f"the rates of {', '.join(following)} depend on the step: give a smaller number, or "
             "another budget."
         )
-    return _affordable(plan, steps, per_step, "targets")
+    return _check_affordable(plan, steps, per_step, "targets")
 
 
 def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]]]:
@@ -155,7 +155,7 @@ def model_flops(plan: Plan, *, number: Positive) -> int:
         `throughput.step_flops`.
     """
     per_step = step_flops(plan.recipe, plan.schedules)
-    return _affordable(plan, round(number / per_step), per_step, "model_flops")
+    return _check_affordable(plan, round(number / per_step), per_step, "model_flops")
 
 
 @checked
@@ -169,7 +169,7 @@ def seconds(plan: Plan, *, number: Positive) -> int:
       number: number of seconds.
     """
     per_step = _seconds_of_a_step(plan)
-    return _affordable(plan, round(number / per_step), per_step, "seconds")
+    return _check_affordable(plan, round(number / per_step), per_step, "seconds")
 
 
 def _tokens_read(plan: Plan) -> Iterator[int]:
@@ -220,7 +220,7 @@ def _seconds_of_a_step(plan: Plan) -> float:
     return (time.monotonic() - started) / TIMED
 
 
-def _affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
+def _check_affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
     """Returns `steps`.
 
     Raises ValueError if a run cannot be so short, with the budget that would be enough.

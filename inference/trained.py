@@ -165,10 +165,10 @@ def mode_names(layout: str | None = None) -> list[str]:
 
 def mode_of(trained: Trained) -> str:
     """Returns the mode that the model was trained for, or the default mode if it is unknown."""
-    return usual_mode(trained.model, trained.prompt_forms)
+    return default_mode(trained.model, trained.prompt_forms)
 
 
-def usual_mode(model: Any, forms: Sequence[PromptForm]) -> str:
+def default_mode(model: Any, forms: Sequence[PromptForm]) -> str:
     """Returns the mode of a model from the prompt forms of its objective, as `mode_of` does."""
     learned = _modes_of(forms)
     for name in learned:
@@ -263,7 +263,7 @@ def check_mode(trained: Trained, mode: str) -> None:
     MODES[mode].training.check(trained, mode)
 
 
-def never_learned(trained: Trained, mode: str, others: str = "") -> ValueError:
+def untrained_error(trained: Trained, mode: str, others: str = "") -> ValueError:
     """Returns the error for a model whose training did not prepare it for a mode.
 
     Args:
@@ -278,10 +278,10 @@ def never_learned(trained: Trained, mode: str, others: str = "") -> ValueError:
     )
 
 
-def check_prompted(trained: Trained, mode: str) -> None:
+def check_trained_for(trained: Trained, mode: str) -> None:
     """Raises ValueError unless the model is known to have been trained for this mode."""
     if mode not in _learned(trained):
-        raise never_learned(trained, mode)
+        raise untrained_error(trained, mode)
 
 
 def allowed_token_mask(

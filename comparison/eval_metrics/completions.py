@@ -5,7 +5,7 @@ import numpy as np
 from ...constraints import AtLeastTwo, checked
 from ...inference import Decoding, Trained, answer
 from ..figures import HIGHER, Figure
-from .generations import IN_MASKS, continued, continuing_mode, unmasking_options
+from .generations import MASK_MODES, continued, continuing_mode, unmasking_options
 from .known_answers import synthetic_task_of
 from .subject import Subject
 
@@ -43,7 +43,7 @@ def synthetic_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[F
         for texts_to_judge in (completed, map(" ".join, zip(contexts_before, [rests[-1], *rests])))
     )
     note = f"{len(halves)} beginnings; the true texts score 1.00"
-    if continuing_mode(trained) in IN_MASKS:
+    if continuing_mode(trained) in MASK_MODES:
         note += "; the true number of tokens is given"
     return [Figure("synthetic_completions", share, "share", HIGHER, baseline, note)]
 
@@ -62,7 +62,7 @@ def _completed(trained: Trained, contexts_before, rests) -> list[str]:
     """Returns the whole texts: each beginning with the model's completion."""
     sizes = [len(trained.encode(f" {rest}")) for rest in rests]
     decoding = Decoding(max_new=2 * max(sizes), temperature=1.0)
-    if (mode := continuing_mode(trained)) in IN_MASKS:
+    if (mode := continuing_mode(trained)) in MASK_MODES:
         end = trained.decode([trained.ids.eos])  # It ends every document of training.
         masked = [
             f"{before} {'[MASK]' * size}{end}" for before, size in zip(contexts_before, sizes)

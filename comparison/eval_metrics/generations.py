@@ -14,7 +14,7 @@ from ...corpora.python_library.python_passages import SENTINEL
 from ...inference import Decoding, Options, Trained, answer, mode_of
 from ...inference.answering.masks import Order
 from ...inference.prompting.items import with_masks
-from ...inference.prompting.prompts import completes
+from ...inference.prompting.prompts import can_complete
 from ..figures import HIGHER, NEITHER, Figure
 from .parts.hidden_lines import Gap, hidden_lines, parses
 from .subject import Subject
@@ -22,7 +22,7 @@ from .subject import Subject
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SAMPLED: dict[str, Any] = dict(temperature=1.0, top_p=0.95)
 GRAM = 4  # number of words of the n-grams whose repetition within a text is counted
-IN_MASKS = ("unmask", "denoise")  # modes that write into a given number of masks
+MASK_MODES = ("unmask", "denoise")  # modes that write into a given number of masks
 PAIR = 2  # number of words of the n-grams whose diversity over all texts is counted
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -72,7 +72,7 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
 def continued(trained: Trained, texts: Sequence[str], decoding: Decoding) -> list[str]:
     """Returns what the model writes after each text."""
     mode = continuing_mode(trained)
-    if mode in IN_MASKS:
+    if mode in MASK_MODES:
         return _in_masks(trained, mode, texts, decoding)
     options = unmasking_options(decoding) if mode == "blocks" else Options(decoding)
     items = [{"text": text} for text in texts]
@@ -87,7 +87,7 @@ def continuing_mode(trained: Trained) -> str:
     modes = {form.mode for form in trained.prompt_forms}
     if trained.model.layout == "decoder" and (not modes or modes & {"continue", "middle"}):
         return "continue"
-    if completes(trained):
+    if can_complete(trained):
         return "complete"
     if "blocks" in modes:
         return "blocks"

@@ -23,7 +23,7 @@ from .parts.class_tasks import (
     class_figures,
     class_task,
     classes_by_words,
-    usual_classes,
+    majority_classes,
 )
 from .parts.frozen import Layers, chosen_layers, text_features, word_features
 from .parts.probing import probed, standardization
@@ -118,10 +118,10 @@ def tag(
         "tag",
         examples,
         lambda part: word_features(trained, split[part], layers),
-        usual_classes(examples.texts, labels),
+        majority_classes(examples.texts, labels),
     )
     if task == "synthetic_tags":
-        by_neighbors = usual_classes(words(word_windows), labels)
+        by_neighbors = majority_classes(words(word_windows), labels)
         figures += class_figures("tag/neighbors", examples, by_neighbors, NEITHER)
     return figures
 

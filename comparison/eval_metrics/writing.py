@@ -36,7 +36,7 @@ from ...objectives import text_to_text
 from ...training.baselines import Tally, trivial_loss
 from ..figures import HIGHER, LOWER, NATS_SAVED, Figure, peak_figures
 from .parts.finetuning_steps import Peak, at_best_peak, from_scratch, stepped
-from .parts.probing import choosing
+from .parts.probing import validation_mask
 from .parts.two_languages import translations
 from .subject import Subject
 
@@ -180,7 +180,7 @@ def finetuned_writer(
             is_scored_T[answer_slots(model.layout, *row)] = 1
         return batch, is_scored_BxT
 
-    held = choosing(len(answered))
+    held = validation_mask(len(answered))
     numbers = np.arange(len(answered))
 
     def tried(peak: float) -> tuple[float, Trained]:

@@ -83,7 +83,7 @@ def answer(
     if not items:
         return []
     options = dataclasses.replace(options, numbers=numbers)
-    inputs = each(items, options, MODES[mode].read or text_of_item)
+    inputs = map_items(items, options, MODES[mode].read or text_of_item)
     records = MODES[mode].answer(trained, inputs, options)
     kinds = {type(record).__name__ for record in records if not isinstance(record, dict)}
     if kinds or len(records) != len(items):
@@ -95,7 +95,7 @@ def answer(
     return records
 
 
-def each(items: Sequence, options: Options, make: Callable) -> list:
+def map_items(items: Sequence, options: Options, make: Callable) -> list:
     """Returns `make(item)` for each item. Errors name the item by its number, if it has one."""
     results = []
     for i, item in enumerate(items):
@@ -108,7 +108,7 @@ def each(items: Sequence, options: Options, make: Callable) -> list:
     return results
 
 
-def string_of(item: dict, name: str, otherwise: str | None = None) -> str:
+def text_field(item: dict, name: str, otherwise: str | None = None) -> str:
     """Returns a field of an item. Raises ValueError if it is not a text."""
     value = item.get(name, otherwise)
     if not isinstance(value, str):
@@ -116,7 +116,7 @@ def string_of(item: dict, name: str, otherwise: str | None = None) -> str:
     return value
 
 
-def generated(
+def generate_answers(
     trained: Trained,
     prompts: Sequence[Prompt],
     options: Options,
@@ -140,7 +140,7 @@ def generated(
     )
 
 
-def written_record(answers: Sequence[Answer]) -> dict:
+def answer_record(answers: Sequence[Answer]) -> dict:
     """Returns the record of an answer and its further samples."""
     first, *others = answers
     record = {"answer": first.text, "log_prob": first.log_prob, "ended": first.ended}

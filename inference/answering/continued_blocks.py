@@ -15,7 +15,7 @@ from ...constraints import Count, NonNegative, checked
 from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_width
 from ..decoding.decoding import Prompts, decoder_prompts, decoding_form, required_capacity
 from ..decoding.sampling import numbered_keys
-from ..prompting.prompts import CONTEXT, check_words, text_after
+from ..prompting.prompts import CONTEXT, check_words, decode_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .masks import MaskSlots, Order, Unmasking, Written, check_order, written
@@ -79,7 +79,7 @@ def continue_blocks(
             answer = tokens[len(row) : len(row) + max_new].tolist()
             ended = ids.eos in answer
             answer = answer[: answer.index(ids.eos)] if ended else answer
-            yield Written(text_after(trained, row[-CONTEXT:], answer), ended)
+            yield Written(decode_after(trained, row[-CONTEXT:], answer), ended)
 
     return batching.run(continued, [len(row) for row in rows])
 

@@ -28,7 +28,7 @@ from ..decoding.speculation import (
     own_drafts,
     speculate,
 )
-from ..prompting.prompts import Prompt, batch_prompts, prompt_size, prompts_width, text_after
+from ..prompting.prompts import Prompt, batch_prompts, decode_after, prompt_size, prompts_width
 from ..prompting.windows import check_prompts
 from ..trained import Trained, allowed_token_mask, answer_opening, stop_ids
 
@@ -348,7 +348,7 @@ def decoded_answer(
     before_text = len(opening) if (*tokens[: len(opening)],) == opening else 0
 
     def text_of(tokens: list[int]) -> str:
-        return text_after(trained, prompt.before, tokens[before_text:])
+        return decode_after(trained, prompt.before, tokens[before_text:])
 
     text = text_of(tokens)
     cuts = [at for at in (text.find(stop) for stop in decoding.stop_strings) if at >= 0]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...objectives import TokenIds
-from ..prompting.prompts import text_after
+from ..prompting.prompts import decode_after
 from ..trained import Trained, allowed_token_mask, predicts_from_left, prompt_form
 from .masks import Guess, Masked, mask_guesses
 from .scoring import answer_log_probs, answered_prompt, score
@@ -59,8 +59,8 @@ def likeliest_tokens(
         before = tokens[: first + number]
         half = len(row) // 2
         pairs = zip(row[:half], map(int, row[half:]))
-        others = [Guess(text_after(trained, before, [i]), i, p) for p, i in pairs]
-        here = text_after(trained, before, [tokens[first + number]])
+        others = [Guess(decode_after(trained, before, [i]), i, p) for p, i in pairs]
+        here = decode_after(trained, before, [tokens[first + number]])
         alternatives.append(Alternatives(here, math.exp(log_prob), others))
     return alternatives
 
@@ -77,7 +77,7 @@ def _in_place(
         rows.append(Masked([*form.before, *masked, *form.after], [slot + len(form.before)]))
     guesses = mask_guesses(trained, rows, top)
     return [
-        Alternatives(text_after(trained, tokens[:slot], [token]), math.exp(log_prob), others)
+        Alternatives(decode_after(trained, tokens[:slot], [token]), math.exp(log_prob), others)
         for slot, (token, log_prob, (others,)) in enumerate(zip(tokens, log_probs, guesses))
     ]
 

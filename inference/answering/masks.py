@@ -29,7 +29,7 @@ from ..decoding.batching import (
     padded_width,
 )
 from ..decoding.sampling import most_likely, numbered_keys
-from ..prompting.prompts import text_after
+from ..prompting.prompts import decode_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .ancestral import mask_noise, posterior_weights
@@ -318,7 +318,7 @@ def unmasking_steps(
     ids = trained.ids
 
     def spelled(token: int) -> str:
-        return text_after(trained, row.tokens[:1], [token])
+        return decode_after(trained, row.tokens[:1], [token])
 
     return MaskSteps(
         [spelled(token) for token in row.tokens],

@@ -13,7 +13,7 @@ from jax import lax
 
 from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted
 from ..decoding.decoding import Prompts, next_logits
-from ..prompting.prompts import batch_prompts, prompt_size, prompts_width, text_after, text_prompt
+from ..prompting.prompts import batch_prompts, decode_after, prompt_size, prompts_width, text_prompt
 from ..prompting.windows import check_prompts
 from ..trained import Trained, allowed_token_mask, writing_mode
 from .masks import Guess
@@ -48,7 +48,9 @@ def next_tokens(
         batch = batch_prompts(model.layout, rows, trained.ids, prompts_width(model, rows))
         p_BxN, ids_BxN = jax.device_get(run(trained.params, batch, allowed_V))
         for prompt, p_N, ids_N in zip(rows, p_BxN.tolist(), ids_BxN.tolist()):
-            yield [Guess(text_after(trained, prompt.before, [i]), i, p) for i, p in zip(ids_N, p_N)]
+            yield [
+                Guess(decode_after(trained, prompt.before, [i]), i, p) for i, p in zip(ids_N, p_N)
+            ]
 
     sizes = [prompt_size(model.layout, prompt) for prompt in prompts]
     return batching.run(guesses, sizes)

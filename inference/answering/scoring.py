@@ -20,7 +20,7 @@ from ..prompting.prompts import (
     BLANK,
     Prompt,
     batch_prompts,
-    completes,
+    can_complete,
     infill_prompt,
     prompt_size,
     prompts_width,
@@ -169,7 +169,7 @@ def answered_prompt(
     if not context:
         return _continued(trained, context, text, denoiser)
     mode = mode_of(trained)
-    if mode == "infill" and (BLANK.search(context) or completes(trained)):
+    if mode == "infill" and (BLANK.search(context) or can_complete(trained)):
         prompt = infill_prompt(trained, context, denoiser)
     elif mode in ("complete", "respond", "restore"):
         prompt = text_prompt(trained, mode, context, denoiser)

@@ -83,7 +83,7 @@ def token_states(
             yield i, TextStates(found_NxTxE[:, : len(tokens)], tokens, rows[i].text)
 
 
-def layers_of(trained: Trained) -> list[int]:
+def all_layers(trained: Trained) -> list[int]:
     """Returns the numbers of all layers, including 0 for the embeddings.
 
     ELECTRA has the layers of its discriminator. Other models without a single `Transformer` have
@@ -98,7 +98,7 @@ def layers_of(trained: Trained) -> list[int]:
 
 def check_layers(trained: Trained, layers: Sequence[int]) -> None:
     """Raises ValueError for a layer that the model does not have."""
-    known = list(dict.fromkeys([*layers_of(trained), TOP]))
+    known = list(dict.fromkeys([*all_layers(trained), TOP]))
     for layer in layers:
         if layer not in known:
             raise ValueError(

@@ -96,7 +96,7 @@ def task_figures(trained: Trained, tasks: Sequence[EvaluationTask]) -> dict[str,
     return figures
 
 
-def keep_answers(run_dir: str, task: str, step: int | None, scores: TaskScores) -> None:
+def save_answers(run_dir: str, task: str, step: int | None, scores: TaskScores) -> None:
     """Writes the answers and the metrics of a task to the run directory.
 
     RUN/evaluation/TASK-STEP.jsonl gets a line for each answer, and RUN/evaluation/metrics.jsonl a

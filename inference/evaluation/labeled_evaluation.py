@@ -72,7 +72,7 @@ def _drawn(labeled: Iterable[Labeled], size: int, examples: int | None) -> list[
     return [example for i, example in enumerate(labeled) if i in drawn]
 
 
-def check_names_classes(trained: Trained, mode: str) -> None:
+def check_answers_are_labels(trained: Trained, mode: str) -> None:
     """Raises ValueError for a mode in which the model's answers cannot be labels."""
     config = trained.model.config
     number = mode == "classify" and config is not None and config.num_classes == 1

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 
 from ...objectives import PromptForm
-from ..answering.answers import Options, each, generated, written_record
+from ..answering.answers import Options, answer_record, generate_answers, map_items
 from ..prompting.prompts import text_prompt
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, register_mode
 
@@ -23,8 +23,8 @@ def _written(
     mode: str, denoised: bool, trained: Trained, texts: Sequence[str], options: Options
 ) -> list[dict]:
     denoiser = options.denoiser if denoised else None
-    prompts = each(texts, options, lambda text: text_prompt(trained, mode, text, denoiser))
-    return [written_record(answers) for answers in generated(trained, prompts, options)]
+    prompts = map_items(texts, options, lambda text: text_prompt(trained, mode, text, denoiser))
+    return [answer_record(answers) for answers in generate_answers(trained, prompts, options)]
 
 
 def _mode(name: str, about: str, layouts: tuple[str, ...], denoised: bool = True, **others) -> Mode:

@@ -5,9 +5,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..answering.answers import Options, each, generated, string_of, written_record
+from ..answering.answers import Options, answer_record, generate_answers, map_items, text_field
 from ..answering.generation import Answer
-from ..prompting.prompts import BLANK, filled, infill_prompt, middle_prompt, next_blank
+from ..prompting.prompts import BLANK, fill_blanks, infill_prompt, middle_prompt, next_blank
 from ..trained import (
     Mode,
     ModeCommand,
@@ -21,17 +21,17 @@ from .continuations import DECODING, causal_form
 
 
 def _infill(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    prompts = each(texts, options, lambda text: infill_prompt(trained, text, options.denoiser))
+    prompts = map_items(texts, options, lambda text: infill_prompt(trained, text, options.denoiser))
     if prompt_form(trained, "infill").blanks == "together":
-        answers = generated(trained, prompts, options, special=trained.ids.sentinels)
+        answers = generate_answers(trained, prompts, options, special=trained.ids.sentinels)
     else:
         answers = _infilled_one_by_one(trained, texts, prompts, options)
     records = []
     for text, (first, *others) in zip(texts, answers):
-        whole, blanks = filled(text, first.text)
+        whole, blanks = fill_blanks(text, first.text)
         record = {"filled": whole, "blanks": blanks, "log_prob": first.log_prob}
         if others:
-            record["others"] = [filled(text, other.text)[0] for other in others]
+            record["others"] = [fill_blanks(text, other.text)[0] for other in others]
         records.append(record)
     return records
 
@@ -47,7 +47,7 @@ def _infilled_one_by_one(trained, texts, prompts, options: Options) -> list[list
         blank_options = dataclasses.replace(
             options, decoding=decoding, on_text=None, numbers=[numbers[i] for i in unfilled]
         )
-        fills = generated(trained, [prompts[i] for i in unfilled], blank_options, special=())
+        fills = generate_answers(trained, [prompts[i] for i in unfilled], blank_options, special=())
         for i, (fill,) in zip(unfilled, fills):
             text = f"{answers[i].text}<extra_id_{blank}>{fill.text}"
             answers[i] = Answer(text, [], answers[i].log_prob + fill.log_prob, fill.ended)
@@ -57,12 +57,14 @@ def _infilled_one_by_one(trained, texts, prompts, options: Options) -> list[list
 
 
 def _middle(trained: Trained, gaps: Sequence[tuple[str, str]], options: Options) -> list[dict]:
-    prompts = each(gaps, options, lambda gap: middle_prompt(trained, *gap))
+    prompts = map_items(gaps, options, lambda gap: middle_prompt(trained, *gap))
     records = []
-    for (prefix, suffix), answers in zip(gaps, generated(trained, prompts, options, special=())):
+    for (prefix, suffix), answers in zip(
+        gaps, generate_answers(trained, prompts, options, special=())
+    ):
         middle = answers[0].text
         whole = f"{prefix}{middle}{suffix}"
-        records.append({"middle": middle, "filled": whole, **written_record(answers)})
+        records.append({"middle": middle, "filled": whole, **answer_record(answers)})
     return records
 
 
@@ -92,7 +94,7 @@ register_mode(
         name="middle",
         about="writes the text between --prefix and --suffix",
         layouts=("decoder",),
-        read=lambda item: (string_of(item, "prefix", ""), string_of(item, "suffix", "")),
+        read=lambda item: (text_field(item, "prefix", ""), text_field(item, "suffix", "")),
         form=causal_form,
         answer=_middle,
         is_left_to_right=True,

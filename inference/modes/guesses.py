@@ -18,9 +18,9 @@ from ..trained import (
     Trained,
     cls_and_sep,
     is_trained_for,
-    never_learned,
     predicts_from_left,
     register_mode,
+    untrained_error,
 )
 
 MASKED_TEXT = '"TEXT [MASK] TEXT"'
@@ -44,7 +44,7 @@ def check_predicts_masks(trained: Trained, mode: str) -> None:
         ", 'next' for the likeliest tokens after a text, or --score for the probability of each "
         "token of a text"
     )
-    raise never_learned(trained, mode, others * both)
+    raise untrained_error(trained, mode, others * both)
 
 
 MASK_TRAINING = ModeTraining(
@@ -57,7 +57,7 @@ MASK_TRAINING = ModeTraining(
 
 def _check_predicts_next(trained: Trained, mode: str) -> None:
     if not predicts_from_left(trained):
-        raise never_learned(trained, mode)
+        raise untrained_error(trained, mode)
 
 
 def _masks(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:

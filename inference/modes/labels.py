@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ...objectives import PromptForm
 from ...objectives.sentence_pairs import next_sentence_form
-from ..answering.answers import Options, string_of
+from ..answering.answers import Options, text_field
 from ..answering.classifying import classify, judge, tag
 from ..prompting.items import text_of_item
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
@@ -57,7 +57,7 @@ register_mode(
         name="pair",
         about="predicts whether a second text follows the first",
         layouts=("encoder",),
-        read=lambda item: (text_of_item(item), string_of(item, "second")),
+        read=lambda item: (text_of_item(item), text_field(item, "second")),
         form=lambda trained, mode: next_sentence_form(trained.ids),
         answer=lambda *arguments: _classes(judge, *arguments),
         training=ModeTraining(objectives="next_sentence_prediction or sentence_order_prediction"),

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...settings.printable import plain_table, print_note
-from ..answering.answers import Options, string_of
+from ..answering.answers import Options, text_field
 from ..answering.scoring import Scored, score
 from ..prompting.items import text_of_item
 from ..trained import Mode, ModeCommand, Trained, register_mode
@@ -31,7 +31,7 @@ def _scored(scored: Scored) -> dict:
 
 def _text_and_target(item: dict) -> tuple[str, str]:
     return (
-        (text_of_item(item), string_of(item, "target"))
+        (text_of_item(item), text_field(item, "target"))
         if "target" in item
         else ("", text_of_item(item))
     )

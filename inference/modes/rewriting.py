@@ -9,7 +9,7 @@ from ..answering.continued_blocks import continue_blocks
 from ..answering.generation import Decoding
 from ..answering.insertions import insert
 from ..answering.masks import FillingMode, Written, unmask
-from ..trained import Mode, ModeCommand, ModeTraining, Trained, check_prompted, register_mode
+from ..trained import Mode, ModeCommand, ModeTraining, Trained, check_trained_for, register_mode
 from .guesses import MASK_TRAINING, MASKED_TEXT, mask_form
 
 
@@ -85,7 +85,7 @@ register_mode(
         training=ModeTraining(
             teaches="to denoise random tokens",
             objectives="uniform_diffusion",
-            check=check_prompted,
+            check=check_trained_for,
         ),
         command=ModeCommand(example=MASKED_TEXT, options=("masks", "steps", "temperature")),
     )
@@ -97,7 +97,7 @@ register_mode(
         layouts=("encoder",),
         answer=_inserted,
         training=ModeTraining(
-            teaches="to insert tokens", objectives="insertion_lm", check=check_prompted
+            teaches="to insert tokens", objectives="insertion_lm", check=check_trained_for
         ),
         command=ModeCommand(options=("temperature",)),
     )
@@ -110,7 +110,7 @@ register_mode(
         reads_only_frame=True,
         answer=_blocks,
         training=ModeTraining(
-            teaches="to write blocks", objectives="block_diffusion", check=check_prompted
+            teaches="to write blocks", objectives="block_diffusion", check=check_trained_for
         ),
         command=ModeCommand(options=("steps", "order", "temperature")),
     )

@@ -15,7 +15,7 @@ from ...settings.printable import plain_table
 from ..answering.answers import Options, answer
 from ..answering.embeddings import embed
 from ..answering.masks import MASKED
-from ..answering.states import layers_of, states
+from ..answering.states import all_layers, states
 from ..prompting.items import text_of_item
 from ..reporting.predict_options import Request
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
@@ -105,7 +105,7 @@ def _answer_states(console: Console, trained: Trained, request: Request) -> None
 def _layers_named(trained: Trained, layer: str) -> list[int]:
     """Returns the layers for "3", "-1" or "all". `states` checks that they exist."""
     if layer == "all":
-        return layers_of(trained)
+        return all_layers(trained)
     try:
         return [int(layer)]
     except ValueError:

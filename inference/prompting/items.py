@@ -70,7 +70,7 @@ def _item(value: dict | str) -> dict:
     return {"text": value} if isinstance(value, str) else value
 
 
-def items_of(
+def make_items(
     mode: str,
     *,
     texts: Sequence[str] = (),

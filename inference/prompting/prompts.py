@@ -158,7 +158,7 @@ def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> P
             f"Got {len(numbers)} blanks, expected at most {len(sentinels)}: the vocabulary has no "
             "more sentinels."
         )
-    if not numbers and denoiser is None and completes(trained):
+    if not numbers and denoiser is None and can_complete(trained):
         return text_prompt(trained, "complete", text)
     if not numbers:
         text += "<extra_id_0>"
@@ -173,7 +173,7 @@ def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> P
     return _in_form(form, tokens)
 
 
-def completes(trained: Trained) -> bool:
+def can_complete(trained: Trained) -> bool:
     """Returns whether the model was trained to complete a text that it reads both ways."""
     return any(form.mode == "complete" for form in trained.prompt_forms)
 
@@ -217,10 +217,10 @@ def middle_prompt(trained: Trained, prefix: str, suffix: str) -> Prompt:
     return Prompt([], [before, *first, after, *last, middle], before=first[-CONTEXT:])
 
 
-def filled(text: str, answer: str) -> tuple[str, list[str]]:
+def fill_blanks(text: str, answer: str) -> tuple[str, list[str]]:
     """Returns (the text with its blanks filled, the text of each blank), given an answer.
 
-    filled("a <extra_id_0> c", "<extra_id_0>b<extra_id_1>")    # ("a b c", ["b"])
+    fill_blanks("a <extra_id_0> c", "<extra_id_0>b<extra_id_1>")    # ("a b c", ["b"])
 
     If the text has no blank, the answer is added at its end.
     """
@@ -267,7 +267,7 @@ def few_shot_prompt(template: str, examples: Sequence[dict], item: dict, answer:
     return "\n\n".join([*shown, last.rstrip(" ")])
 
 
-def text_after(trained: Trained, before: list[int], tokens: list[int]) -> str:
+def decode_after(trained: Trained, before: list[int], tokens: list[int]) -> str:
     """Returns the text of tokens that follow other tokens, with the space before a first word."""
     context = trained.decode(before)
     whole = trained.decode([*before, *tokens])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from ...settings.setting_help import setting_help
 from ..answering.answers import Options
 from ..answering.generation import Decoding
-from ..prompting.items import items_of, with_examples, with_masks
+from ..prompting.items import make_items, with_examples, with_masks
 from ..trained import MODES, Trained, check_mode, mode_of
 
 
@@ -94,7 +94,7 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
             )
     mode_options = _mode_options(mode.command.arguments, values)
     sources = ("texts", "file", "prefix", "suffix", "cursor")
-    items = items_of(name, **{source: values[source] for source in sources}, **mode_options)
+    items = make_items(name, **{source: values[source] for source in sources}, **mode_options)
     if arguments.examples:
         items = with_examples(items, arguments.examples, arguments.template, arguments.answer)
     items = with_masks(items, arguments.masks)

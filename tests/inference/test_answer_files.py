@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pretrax.inference.prompting.items import items_of, read_items, with_masks
+from pretrax.inference.prompting.items import make_items, read_items, with_masks
 from pretrax.inference.reporting.answer_files import AnswerFile
 from tests.refusals import assert_named, refuses
 
@@ -37,7 +37,7 @@ def test_read_items(tmp_path):
 def test_read_items_of_sequence_files(tmp_path):
     file = tmp_path / "in.fasta"
     file.write_text(">sp|P1|Y_HUMAN two\nMKv\nAA\n>x\nM!\n")
-    first, bad = items_of("embed", file=str(file))
+    first, bad = make_items("embed", file=str(file))
     assert first == {"id": "P1", "name": "Y_HUMAN", "description": "two", "text": "MKVAA"}
     assert_named(bad["error"], "in.fasta:4", "'x'", "'!'", 2)
 
@@ -64,7 +64,7 @@ def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
     file.write_bytes(b"\n".join([b'{"text": "a", "error": "own"}', nested, b'{"text": }', b'"b"']))
     with refuses(ValueError, "in.jsonl", "2"):
         read_items(str(file))
-    items = items_of("continue", file=str(file))
+    items = make_items("continue", file=str(file))
     items = with_masks(items, 1)
     for _ in range(2):  # and once more after all items are answered
         out = AnswerFile(str(tmp_path / "out.jsonl"), items)
@@ -76,7 +76,7 @@ def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
     assert out.errors() == 2
     file.write_bytes(nested)
     with refuses(ValueError, "in.jsonl", "1"):
-        items_of("continue", file=str(file))
+        make_items("continue", file=str(file))
 
 
 def test_no_file(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrax.inference.prompting.items import around_cursor, items_of, with_masks
+from pretrax.inference.prompting.items import around_cursor, make_items, with_masks
 from tests.refusals import refuses
 
 
@@ -19,7 +19,7 @@ def test_the_cursor_is_where_an_editor_has_it(tmp_path):
     ):
         item = {"prefix": before, "suffix": text[len(before) :]}
         assert around_cursor(f"{file}:{line}:{column}") == item
-        assert items_of("middle", cursor=f"{file}:{line}:{column}") == [item]
+        assert make_items("middle", cursor=f"{file}:{line}:{column}") == [item]
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_a_cursor_that_is_nowhere(place, values, tmp_path, monkeypatch):
 
 
 def test_items_of_texts():
-    assert items_of("respond", texts=["a", "b"]) == [{"text": "a"}, {"text": "b"}]
-    assert items_of("score", texts=["a"], target="b") == [{"text": "a", "target": "b"}]
-    assert items_of("pair", texts=["a", "b"]) == [{"text": "a", "second": "b"}]
+    assert make_items("respond", texts=["a", "b"]) == [{"text": "a"}, {"text": "b"}]
+    assert make_items("score", texts=["a"], target="b") == [{"text": "a", "target": "b"}]
+    assert make_items("pair", texts=["a", "b"]) == [{"text": "a", "second": "b"}]
     with refuses(ValueError, "1", "pair"):
-        items_of("pair", texts=["a"])
-    assert items_of("middle", suffix="") == [{"suffix": ""}]
+        make_items("pair", texts=["a"])
+    assert make_items("middle", suffix="") == [{"suffix": ""}]
     assert with_masks([{"text": "a"}, {"text": 5}], 2) == [{"text": "a[MASK][MASK]"}, {"text": 5}]

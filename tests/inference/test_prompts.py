@@ -15,7 +15,7 @@ from pretrax.inference.prompting.prompts import (
     Prompt,
     batch_prompts,
     few_shot_prompt,
-    filled,
+    fill_blanks,
     text_prompt,
 )
 from pretrax.inference.trained import mode_of
@@ -306,16 +306,16 @@ def test_an_encoder_decoder_reads_before_it_writes():
 def test_a_text_without_a_blank_gets_one_at_its_end():
     asked = prompts.infill_prompt(trained("encoder_decoder", "span_corruption"), "tea is")
     assert asked.inputs == [*CODEC.encode("tea is"), IDS.sentinels[0], IDS.eos]
-    assert filled("tea is", " hot") == ("tea is hot", [" hot"])
-    assert filled("tea is", "<extra_id_0> hot<extra_id_1>") == ("tea is hot", [" hot"])
+    assert fill_blanks("tea is", " hot") == ("tea is hot", [" hot"])
+    assert fill_blanks("tea is", "<extra_id_0> hot<extra_id_1>") == ("tea is hot", [" hot"])
 
 
 def test_blanks_are_filled_by_name():
     text = "<extra_id_0> and <extra_id_1>, <extra_id_2>."
     answer = "<extra_id_0>a<extra_id_2>c<extra_id_7>x"
-    assert filled(text, answer) == ("a and , c.", ["a", "", "c"])
-    assert filled(text, "nothing named") == (" and , .", ["", "", ""])
-    assert filled("<extra_id_0>", r"<extra_id_0>\1 \g<0>") == (r"\1 \g<0>", [r"\1 \g<0>"])
+    assert fill_blanks(text, answer) == ("a and , c.", ["a", "", "c"])
+    assert fill_blanks(text, "nothing named") == (" and , .", ["", "", ""])
+    assert fill_blanks("<extra_id_0>", r"<extra_id_0>\1 \g<0>") == (r"\1 \g<0>", [r"\1 \g<0>"])
 
 
 @pytest.mark.parametrize(

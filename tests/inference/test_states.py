@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.inference.answering.states import TOP, layers_of, rows_batch, states, text_row
+from pretrax.inference.answering.states import TOP, all_layers, rows_batch, states, text_row
 from pretrax.inference.decoding.batching import padded_rows
 from pretrax.models.attention_mechanisms import MECHANISMS
 from pretrax.models.builders import model_of
@@ -83,7 +83,7 @@ def test_states_after_a_layer_match_a_model_that_ends_there(builder):
     (found,) = of(two, ["some text"], layers=[0, 1, 2])
     (top,) = of(two, ["some text"])
     np.testing.assert_allclose(found.layers[2:], top.layers, atol=2e-5)
-    assert layers_of(two) == [0, 1, 2]
+    assert all_layers(two) == [0, 1, 2]
 
     model, params = unrolled(two.model, two.params)
     count = "num_decoder_layers" if builder == "decoder" else "num_encoder_layers"
@@ -119,7 +119,7 @@ def test_errors():
     with refuses(ValueError, "scan_layers=True", "models.unrolled.unrolled"):
         layer_states(one.model.config, one.params, {})
     pair = one._replace(model=models.two_towers(ROWS, **settings_of("encoder")))
-    assert layers_of(pair) == [TOP]
+    assert all_layers(pair) == [TOP]
     with refuses(ValueError, "0", "-1"):
         of(pair, ["a"], layers=[0])
 
@@ -127,7 +127,7 @@ def test_errors():
 @pytest.mark.slow
 def test_layers_of_electra_match_its_discriminator():
     one = trained("electra", "replaced_token_detection")
-    assert layers_of(one) == [0, 1]
+    assert all_layers(one) == [0, 1]
     (found,) = of(one, ["some text"], layers=[0, 1])
     (top,) = of(one, ["some text"])
     np.testing.assert_allclose(found.layers[1:], top.layers, atol=2e-5)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from ... import objectives
 from ...inference import Trained
-from ...inference.trained import MODES, ModeCommand, mode_of, usual_mode
+from ...inference.trained import MODES, ModeCommand, default_mode, mode_of
 from ...models import Model
 from ...objectives import Builder, TokenIds, row_groups
 from ...objectives.layouts import LAYOUTS
@@ -99,7 +99,7 @@ def predict_command(
 
 def text_arguments(model: Model, forms: Sequence[PromptForm]) -> str:
     """Returns the arguments of `pretrax predict` for a model's usual mode: TEXT for each text."""
-    return _example(usual_mode(model, forms))
+    return _example(default_mode(model, forms))
 
 
 def _inputs(trained: Trained, mode: str) -> str:

@@ -117,7 +117,7 @@ def classes_by_words(task: ClassTask) -> list[str]:
     If classes belong to words, returns the most frequent training class of each word.
     """
     if task.words is not None:
-        return usual_classes(
+        return majority_classes(
             {
                 part: [text[start:end] for text, (start, end) in zip(texts, task.words[part])]
                 for part, texts in task.texts.items()
@@ -128,7 +128,7 @@ def classes_by_words(task: ClassTask) -> list[str]:
     return probed(task.labels, lambda split: {"words": bags.counts(task.texts[split])})[1]
 
 
-def usual_classes(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[str]:
+def majority_classes(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[str]:
     """Returns the most frequent training class of each word.
 
     A word that is not in the training examples gets the most frequent class of all words.

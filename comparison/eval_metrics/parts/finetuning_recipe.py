@@ -26,7 +26,7 @@ from ....inference.answering.states import TextRow, ending_slot, rows_batch, tex
 from ....inference.decoding.batching import by_length, jitted
 from ....inference.prompting.windows import check_texts
 from .finetuning_steps import Peak, at_best_peak, stepped
-from .probing import choosing, log_shares
+from .probing import log_shares, validation_mask
 
 Words = Sequence[tuple[int, int]]  # the word of each text, as (start, end) of its characters
 MAX_CHOOSING = 500  # largest number of training examples that choose the learning rate
@@ -72,7 +72,7 @@ def finetuned(
         models = []
         right = []
         for draw in draws:
-            held = choosing(len(draw))
+            held = validation_mask(len(draw))
             params = _trained(trained, rows, labels_N, draw[~held], peak, recipe)
             rest = draw[held][:MAX_CHOOSING]
             right += (_predict(trained, params, [rows[i] for i in rest]) == labels_N[rest]).tolist()

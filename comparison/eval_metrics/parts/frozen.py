@@ -8,7 +8,7 @@ from annotated_types import MinLen
 
 from ....corpora.python_library.python_passages import Tagged
 from ....inference import Trained
-from ....inference.answering.states import TextStates, check_layers, ending_slot, layers_of, states
+from ....inference.answering.states import TextStates, all_layers, check_layers, ending_slot, states
 from ....objectives.prompt_forms import Pooling
 
 Layers = Annotated[Sequence[int], MinLen(1)]
@@ -60,6 +60,6 @@ def chosen_layers(trained: Trained, layers: Sequence[int] | None) -> list[int]:
     Raises ValueError for layers that the model does not have.
     """
     if layers is None:
-        return layers_of(trained)
+        return all_layers(trained)
     check_layers(trained, layers)
     return list(layers)

@@ -56,7 +56,7 @@ def fit_probe(
         raise ValueError(
             f"Got {len(labels_N)} training examples, expected {HELD_EVERY} or more for a probe."
         )
-    held = choosing(len(labels_N))
+    held = validation_mask(len(labels_N))
     scored = {}
     for strength in strengths if len(strengths) > 1 else ():
         probe = _fitted(features_NxE[~held], labels_N[~held], classes, strength)
@@ -66,7 +66,7 @@ def fit_probe(
     return probe._replace(chosen_by=float(scored.get(best, np.nan)))
 
 
-def choosing(examples: int) -> np.ndarray:
+def validation_mask(examples: int) -> np.ndarray:
     """Returns a mask bool[N] of the last fifth of the examples, which choose the settings."""
     return np.arange(examples) >= examples - examples // HELD_EVERY
 

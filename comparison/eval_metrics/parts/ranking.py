@@ -17,7 +17,7 @@ from ....inference import Trained, mode_of, score
 from ....inference.answering import scoring
 from ....inference.answering.masks import MASKED
 from ....inference.answering.scoring import hidden_log_probs
-from ....inference.prompting.prompts import BLANK, Prompt, completes, middle_prompt
+from ....inference.prompting.prompts import BLANK, Prompt, can_complete, middle_prompt
 from ....inference.trained import prompt_form
 from .likelihoods import CONDITIONAL, LikelihoodForm, log_probs
 
@@ -113,7 +113,7 @@ def _middle(trained: Trained, text: str, answer: str) -> tuple[Prompt, int]:
 def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str]:
     """Returns the arguments of `inference.score`: the given text, and the text that is scored."""
     blank = BLANK.search(text)
-    if mode == "infill" and (blank or not completes(trained)):
+    if mode == "infill" and (blank or not can_complete(trained)):
         together = prompt_form(trained, "infill").blanks == "together"
         given = text if blank else text + SENTINEL
         return given, f"{SENTINEL}{answer}" if together else answer
