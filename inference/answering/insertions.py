@@ -21,7 +21,7 @@ from ..decoding.batching import (
     padded_rows,
     padded_width,
 )
-from ..decoding.sampling import Sampling, choose, numbered_keys
+from ..decoding.sampling import NEVER, Sampling, choose, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .masks import Written
@@ -93,7 +93,7 @@ def insert_tokens(
 
         slots_BxT = insertion_slots(batch["encoder_segment_ids"], batch["encoder_positions"])
         logits_BxTxV = outputs.head("vocabulary", top_BxTxE)
-        logits_BxTxV = jnp.where(slots_BxT[..., None] & allowed_V[None, None], logits_BxTxV, -1e30)
+        logits_BxTxV = jnp.where(slots_BxT[..., None] & allowed_V[None, None], logits_BxTxV, NEVER)
         step_keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, n)
         joint_B = choose(step_keys_B, logits_BxTxV.reshape(len(keys_B), -1), sampling)
         after_B, token_B = jnp.divmod(joint_B, allowed_V.size)

@@ -28,7 +28,7 @@ from ..decoding.batching import (
     padded_rows,
     padded_width,
 )
-from ..decoding.sampling import most_likely, numbered_keys
+from ..decoding.sampling import NEVER, most_likely, numbered_keys
 from ..prompting.prompts import decode_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
@@ -114,7 +114,7 @@ def mask_guesses(
         batch = batch_of(trained, [row.tokens for row in rows])
         slots_BxK = np.array([*itertools.zip_longest(*(x.masks for x in rows), fillvalue=0)]).T
         logits = predict(trained.params, batch, slots_BxK)
-        p_BxKxV = jax.nn.softmax(jnp.where(allowed_V, logits, -1e30), -1)
+        p_BxKxV = jax.nn.softmax(jnp.where(allowed_V, logits, NEVER), -1)
         p_BxKxN, ids_BxKxN = jax.device_get(lax.top_k(p_BxKxV, top))
         for row, p_KxN, ids_KxN in zip(rows, p_BxKxN.tolist(), ids_BxKxN.tolist()):
             yield [
@@ -420,7 +420,7 @@ def written(
     order = unmasking.order
 
     def allowed_logits(tokens_BxK):
-        return jnp.where(allowed_V, logits_of(tokens_BxK), -1e30)
+        return jnp.where(allowed_V, logits_of(tokens_BxK), NEVER)
 
     if order == "ancestral":
         return _ancestral(allowed_logits, masks, unmasking, temperature)
@@ -483,7 +483,7 @@ def _repeated(calls, call: Callable, start: tuple, record: int):
 
 def _ancestral(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
     """Returns the tokens i32[B, K] written into masks in the order "ancestral"."""
-    first, last = unmasking.text
+    first, end = unmasking.text
     noise = unmasking.noise or mask_noise
 
     def drawn(key, logits_V, token, time, earlier):
@@ -510,7 +510,7 @@ def _ancestral(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
 
     start_BxK = jnp.full(masks.slots.shape, unmasking.mask, jnp.int32)
     if unmasking.random:
-        start_BxK = first + (_random(masks, 0) * (last - first)).astype(jnp.int32)
+        start_BxK = first + (_random(masks, 0) * (end - first)).astype(jnp.int32)
     return _repeated(jnp.max(masks.steps), step, (start_BxK,), unmasking.record)
 
 

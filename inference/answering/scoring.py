@@ -16,6 +16,7 @@ import numpy as np
 
 from ...objectives.cross_entropy import cross_entropy
 from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_length
+from ..decoding.sampling import NEVER
 from ..prompting.prompts import (
     BLANK,
     Prompt,
@@ -332,7 +333,7 @@ def _log_probs_at(model, reading, candidates, params, batch, slots_BxK, labels_B
     """
     states_BxTxE, project = mask_states(model, reading, params, batch)
     hidden_BxKxE = jnp.take_along_axis(states_BxTxE, slots_BxK[..., None], axis=1)
-    logits_BxKxV = jnp.where(predicted_V, project(hidden_BxKxE), -1e30)
+    logits_BxKxV = jnp.where(predicted_V, project(hidden_BxKxE), NEVER)
     if candidates is not None:
         return jax.nn.log_softmax(logits_BxKxV)[..., np.array(candidates, np.int32)]
     return -cross_entropy(logits_BxKxV, labels_BxK)[0]

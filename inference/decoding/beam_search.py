@@ -19,9 +19,10 @@ from ...models.builders import is_encoder_cache
 from ...objectives.contract import Array
 from .batching import jitted
 from .decoding import Prompts, next_batch, required_capacity
-from .generation_rules import NEVER, NO_RULES, GenerationRules, with_rules
+from .generation_rules import NO_RULES, GenerationRules, with_rules
+from .sampling import NEVER
 
-_NEVER = -1e9
+_NO_BEAM = -1e9  # score of a beam that does not exist
 
 
 class Beams(NamedTuple):
@@ -119,8 +120,8 @@ def _search(
         tokens_BxS *= jnp.arange(capacity)[None] < prompts.lengths[:, None]
         tokens = jnp.repeat(tokens_BxS[:, None], beams, 1)
         # All beams are equal at first, so only one of them may continue.
-        log_probs = jnp.where(beams_1xK == 0, 0.0, _NEVER) + 0.0 * lengths_BxK
-        no_score = jnp.full(log_probs.shape, _NEVER)
+        log_probs = jnp.where(beams_1xK == 0, 0.0, _NO_BEAM) + 0.0 * lengths_BxK
+        no_score = jnp.full(log_probs.shape, _NO_BEAM)
         finished = Beams(tokens, prompts.lengths, lengths_BxK, no_score)
         improvable = jnp.ones(prompts.lengths.shape, bool)
         logits = logits_of(outputs, jnp.repeat(last, beams, 0))
@@ -151,15 +152,15 @@ def _search(
             jnp.concatenate([state.finished.tokens, tokens_BxCxS], 1),
             prompts.lengths,
             jnp.concatenate([state.finished.ends, slot_BxC + 1], 1),
-            jnp.concatenate([state.finished.scores, jnp.where(counts, scores_BxC, _NEVER)], 1),
+            jnp.concatenate([state.finished.scores, jnp.where(counts, scores_BxC, _NO_BEAM)], 1),
         )
         scores, order = lax.top_k(rivals.scores, beams)
         finished = Beams(
             rivals.tokens[rows_Bx1, order], prompts.lengths, rivals.ends[rows_Bx1, order], scores
         )
 
-        live_BxK = lax.top_k(jnp.where(stopped_BxC, _NEVER, best_BxC), beams)[1]
-        log_probs = jnp.where(stopped_BxC, _NEVER, best_BxC)[rows_Bx1, live_BxK]
+        live_BxK = lax.top_k(jnp.where(stopped_BxC, _NO_BEAM, best_BxC), beams)[1]
+        log_probs = jnp.where(stopped_BxC, _NO_BEAM, best_BxC)[rows_Bx1, live_BxK]
         tokens = tokens_BxCxS[rows_Bx1, live_BxK]
         last = chosen_BxC[rows_Bx1, live_BxK]
         cache = _reordered(state.cache, parent_BxC[rows_Bx1, live_BxK])
@@ -171,7 +172,7 @@ def _search(
         bound_B = log_probs[:, 0] / length.astype(jnp.float32) ** penalty
         improvable = state.improvable & (bound_B > scores.min(-1))
         if rules.early_stopping:
-            improvable &= ~(scores > _NEVER).all(-1)
+            improvable &= ~(scores > _NO_BEAM).all(-1)
         return BeamState(length, cache, tokens, log_probs, logits, finished, improvable)
 
     return lax.while_loop(unfinished, step, start()).finished

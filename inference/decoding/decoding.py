@@ -26,7 +26,7 @@ from ...models.unrolled import next_token_only, unrolled
 from ...objectives.contract import Array
 from .batching import check_positions, jitted, padded_rows
 from .generation_rules import NO_RULES, GenerationRules, with_rules
-from .sampling import GREEDY, Sampling, choose
+from .sampling import GREEDY, NEVER, Sampling, choose
 
 
 class Prompts(NamedTuple):
@@ -359,7 +359,7 @@ def _generate(
 def next_logits(outputs, hidden, allowed_V):
     """Returns the logits f32[…, V] of the tokens after these hidden states.
 
-    Tokens that are not allowed have -1e30.
+    Tokens that are not allowed have `NEVER`.
     """
     logits = outputs.head("vocabulary", hidden)
-    return logits if allowed_V is None else jnp.where(allowed_V, logits, -1e30)
+    return logits if allowed_V is None else jnp.where(allowed_V, logits, NEVER)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from ...objectives.contract import Array
+from .sampling import NEVER
 
 
 class GenerationRules(NamedTuple):
@@ -30,7 +31,6 @@ class GenerationRules(NamedTuple):
 
 
 NO_RULES = GenerationRules()
-NEVER = -1e30  # finite, so that a row with every id excluded does not give nan
 
 
 def with_rules(

@@ -16,7 +16,7 @@ import numpy as np
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
 from ...objectives.contract import Array
 
-_NEVER = -1e30  # finite, so that a row whose ids are all masked is not nan
+NEVER = -1e30  # logit of an excluded id: finite, so that a row without any other is not nan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,26 +81,26 @@ def most_likely(logits_BxV):
 def adjusted(logits_BxV, sampling: Sampling, seen_BxV=None):
     """Returns the logits, f32[B, V], of the distribution that `choose` draws from.
 
-    Ids that are filtered out have -1e30.
+    Ids that are filtered out have `NEVER`.
 
     adjusted(jnp.log(jnp.array([[0.5, 0.3, 0.2]])), Sampling(temperature=1, top_p=0.6))
-    # [[log 0.5, log 0.3, -1e30]]
+    # [[log 0.5, log 0.3, NEVER]]
     """
     logits_BxV = penalized(logits_BxV, seen_BxV, sampling)
     if not sampling.temperature:
         ids_V = jnp.arange(logits_BxV.shape[-1])[None]
-        return jnp.where(ids_V == most_likely(logits_BxV)[:, None], 0.0, _NEVER)
+        return jnp.where(ids_V == most_likely(logits_BxV)[:, None], 0.0, NEVER)
     logits_BxV = logits_BxV / sampling.temperature
     if sampling.top_k is not None:
         k = min(sampling.top_k, logits_BxV.shape[-1])
         kth_Bx1 = jax.lax.top_k(logits_BxV, k)[0][:, -1:]
-        logits_BxV = jnp.where(logits_BxV < kth_Bx1, _NEVER, logits_BxV)
+        logits_BxV = jnp.where(logits_BxV < kth_Bx1, NEVER, logits_BxV)
     if sampling.top_p is not None:
-        logits_BxV = jnp.where(_outside_nucleus(logits_BxV, sampling.top_p), _NEVER, logits_BxV)
+        logits_BxV = jnp.where(_outside_nucleus(logits_BxV, sampling.top_p), NEVER, logits_BxV)
     if sampling.min_p is not None:
         p_BxV = jax.nn.softmax(logits_BxV, -1)
         unlikely = p_BxV < sampling.min_p * p_BxV.max(-1, keepdims=True)
-        logits_BxV = jnp.where(unlikely, _NEVER, logits_BxV)
+        logits_BxV = jnp.where(unlikely, NEVER, logits_BxV)
     return logits_BxV
 
 
