@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..inference.answering.masks import Order
+from ..inference.answering.unmasking import Order
 from ..tasks.showing import VOCABULARIES
 from ..visualization import html, picture_page
 from .objective_views import Objectives, View, families

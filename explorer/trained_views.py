@@ -17,7 +17,7 @@ from ..corpora.vocabularies import load_vocabulary
 from ..inference.answering.answers import Options, answer
 from ..inference.answering.generation import Decoding
 from ..inference.answering.likeliest import Alternatives, likeliest_tokens
-from ..inference.answering.masks import MaskSteps, Order, unmasking_steps
+from ..inference.answering.unmasking import MaskSteps, Order, unmasking_steps
 from ..inference.trained import MODES, Trained, check_mode, mode_names, mode_of, prompt_form
 from ..settings import run_directory
 from ..training.run_configuration import read_directory

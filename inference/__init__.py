@@ -7,10 +7,11 @@ from .answering.continued_blocks import continue_blocks
 from .answering.embeddings import embed
 from .answering.generation import Answer, Decoding, Draft, generate
 from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
-from .answering.insertions import insert
-from .answering.masks import Guess, Written, fill_masks, unmask
+from .answering.insertions import Written, insert
+from .answering.masks import Guess, fill_masks
 from .answering.next_tokens import next_tokens
 from .answering.scoring import Scored, score
+from .answering.unmasking import unmask
 from .decoding.batching import Batching
 from .decoding.beam_search import Beams, beam_search
 from .decoding.decoding import (

@@ -12,7 +12,7 @@ from typing import Any
 from ...constraints import Count, checked
 from ...corpora.python_library.python_passages import SENTINEL
 from ...inference import Decoding, Options, Trained, answer, mode_of
-from ...inference.answering.masks import Order
+from ...inference.answering.unmasking import Order
 from ...inference.prompting.items import with_masks
 from ...inference.prompting.prompts import can_complete
 from ..figures import HIGHER, NEITHER, Figure

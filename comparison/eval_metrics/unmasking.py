@@ -12,7 +12,8 @@ from annotated_types import MinLen
 from ...constraints import AtLeastTwo, Count, OpenShare, checked
 from ...data.corpus import Corpus
 from ...inference import Trained, mode_of
-from ...inference.answering.masks import FillingMode, LikeliestOrder, Masked, write_masks
+from ...inference.answering.masks import Masked
+from ...inference.answering.unmasking import FillingMode, LikeliestOrder, write_masks
 from ...inference.trained import check_mode, prompt_form
 from ..figures import HIGHER, Figure
 from .compression import heldout_rows

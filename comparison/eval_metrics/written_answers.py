@@ -10,7 +10,8 @@ from annotated_types import MinLen
 from ...constraints import checked
 from ...corpora.synthetic_tasks.task import SyntheticQuestion
 from ...inference import Decoding, Trained
-from ...inference.answering.masks import LikeliestOrder, Masked, write_masks
+from ...inference.answering.masks import Masked
+from ...inference.answering.unmasking import LikeliestOrder, write_masks
 from ...inference.prompting.prompts import BLANK
 from ...inference.trained import prompt_form
 from ..figures import HIGHER, Figure

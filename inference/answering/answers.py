@@ -18,7 +18,7 @@ from ..prompting.items import text_of_item
 from ..prompting.prompts import Prompt
 from ..trained import MODES, Trained, check_mode
 from .generation import Answer, Decoding, Draft, generate
-from .masks import Order
+from .unmasking import Order
 
 
 @dataclasses.dataclass(frozen=True)

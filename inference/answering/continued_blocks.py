@@ -18,7 +18,8 @@ from ..decoding.sampling import numbered_keys
 from ..prompting.prompts import CONTEXT, check_words, decode_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
-from .masks import MaskSlots, Order, Unmasking, Written, check_order, written
+from .insertions import Written
+from .unmasking import MaskSlots, Order, Unmasking, check_order, written_tokens
 
 
 @checked
@@ -147,7 +148,7 @@ def _continue(
         total_B = jnp.sum(is_mask_BxK, 1)
         steps_B = jnp.where(steps > 0, steps, total_B)
         masks = MaskSlots(masks_BxK, is_mask_BxK, steps_B, keys_B)
-        new_BxK = written(logits_of, masks, unmasking, temperature, allowed_V)
+        new_BxK = written_tokens(logits_of, masks, unmasking, temperature, allowed_V)
         tokens_BxS = jnp.where(done_B[:, None], tokens_BxS, block_of(new_BxK))
         if not encodes:
             _, kept = extended(cache, slots_BxK, tokens_BxS[rows_Bx1, slots_BxK])

@@ -6,6 +6,7 @@ Letters: B rows, T slots, V ids.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +25,16 @@ from ..decoding.batching import (
 from ..decoding.sampling import NEVER, Sampling, choose, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
-from .masks import Written
 
 ENOUGH = 0.9  # stops at this probability that nothing is missing, as in the published code
+
+
+class Written(NamedTuple):
+    """A text that a model has added tokens to."""
+
+    text: str
+    # Whether end-of-sequence or a complete text ended it, and not the maximum length.
+    ended: bool
 
 
 @checked

@@ -1,63 +1,42 @@
-"""Filling masks: the likeliest tokens of each mask, or a text in which all masks are written.
+"""Guessing masks: the likeliest tokens of each mask of a text.
 
     guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
     guesses[0][0][0]           # the likeliest token of the first mask: Guess(token, id, p)
-    unmask(trained, ["The [MASK] sat on the [MASK]."])           # a text
 
 Letters: B rows, T slots, K masks of a row, V ids.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...constraints import Count, NonNegative, checked
 from ...objectives import PromptForm
-from ...objectives.contract import Array
 from ..decoding.batching import (
     DEFAULT_BATCHING,
     Batching,
     encoder_batch,
     jitted,
-    padded_length,
     padded_rows,
     padded_width,
 )
-from ..decoding.sampling import NEVER, most_likely, numbered_keys
-from ..prompting.prompts import decode_after
+from ..decoding.sampling import NEVER
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
-from .ancestral import mask_noise, posterior_weights
-from .mask_queries import MaskReading, mask_reading, mask_states
+from .mask_queries import mask_reading, mask_states
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # names of masks in texts
 MASKED = ("mask", "unmask")  # modes that share a prompt form: training prepares for both
-# Orders that support greedy writing; "gibbs" always draws tokens.
-LikeliestOrder = Literal[
-    "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "ancestral"
-]
-Order = Literal[LikeliestOrder, "gibbs"]
-FillingMode = Literal["unmask", "denoise"]
-REWRITING = ("mask_predict", "gibbs")  # orders that may overwrite written tokens
 
 
 class Guess(NamedTuple):
     token: str
     id: int
     probability: float
-
-
-class Written(NamedTuple):
-    """A text that a model has added tokens to."""
-
-    text: str
-    # Whether end-of-sequence or a complete text ended it, and not the maximum length.
-    ended: bool
 
 
 class Masked(NamedTuple):
@@ -104,7 +83,7 @@ def mask_guesses(
     """Returns the `top` likeliest tokens of each mask of each row, as `fill_masks` for texts."""
     prompt = prompt_form(trained, "mask")
     check_texts(trained, [masked.tokens for masked in masked_texts])
-    predict = jitted(_mask_logits, trained.model, mask_reading(trained, prompt), prompt.shift)
+    predict = jitted(mask_logits, trained.model, mask_reading(trained, prompt), prompt.shift)
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     first, end = trained.ids.text
     top = min(top, end - first)
@@ -126,232 +105,6 @@ def mask_guesses(
     return batching.run(guesses, sizes)
 
 
-@checked
-def unmask(
-    trained: Trained,
-    texts: Sequence[str],
-    *,
-    mode: FillingMode = "unmask",
-    steps: Count | None = None,
-    order: Order = "confidence",
-    temperature: NonNegative = 0.0,
-    seed: int = 0,
-    numbers: Sequence[int] | None = None,
-    batching: Batching = DEFAULT_BATCHING,
-) -> list[str]:
-    """Returns the texts with all masks filled. Other tokens do not change.
-
-        unmask(trained, ["import [MASK], [MASK]"], order="mask_predict", steps=4)
-        unmask(trained, ["import [MASK], [MASK]"], order="gibbs", steps=20, temperature=1.0)
-        unmask(trained, ["import [MASK], [MASK]"], mode="denoise", steps=32)
-
-    The first five orders write each mask once. The other orders may overwrite written tokens:
-
-        confidence      a step writes an equal share of the masks, the most confident predictions
-                        first (Chang et al. 2022, arXiv:2202.04200; LLaDA's low-confidence
-                        remasking)
-        margin          the same, predictions with the largest margin between the two likeliest
-                        tokens first (Kim et al. 2025, arXiv:2502.06768)
-        entropy         the same, predictions with the least entropy first (Ye et al. 2025, Dream,
-                        arXiv:2508.15487)
-        left_to_right   the same, from left to right
-        random          the same, in a random order: with temperature 1 and many steps, a sample of
-                        the masked diffusion model
-        mask_predict    the first step writes all masks; each later step masks the least probable
-                        tokens, linearly fewer, and writes them again given the others
-                        (Ghazvininejad et al. 2019, arXiv:1904.09324)
-        ancestral       a step goes back by an equal part of the diffusion time, and writes a random
-                        number of masks that follows the noise schedule. A `hybrid_diffusion` model
-                        may also overwrite tokens that may be noise. With temperature 1 and many
-                        steps, the text is a sample of the model (von Rütte et al. 2025,
-                        arXiv:2503.04482). With temperature 0, predictions are greedy
-        gibbs           a step visits all masks in a random order. It masks and draws one token at a
-                        time given the others, with a call of the model each (Wang and Cho 2019,
-                        arXiv:1902.04094)
-
-    Args:
-      texts: texts with "[MASK]".
-      mode: "denoise" for a model that learned from random tokens. Each mask starts as a random
-        token of text, and a step may overwrite any of them, in the order "ancestral" (Sahoo et al.
-        2025, arXiv:2506.10892).
-      steps: number of steps. None: the number of masks of the text.
-      temperature: temperature of the draws. 0 takes the likeliest token of each mask.
-      numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
-
-    Raises:
-      ValueError: A text has no mask, or `order` is "gibbs" with temperature 0.
-    """
-    prompt = prompt_form(trained, mode)
-    masked_texts = [masked_text(trained, text, prompt) for text in texts]
-    written_tokens = write_masks(
-        trained,
-        masked_texts,
-        mode=mode,
-        steps=steps,
-        order=order,
-        temperature=temperature,
-        seed=seed,
-        numbers=numbers,
-        batching=batching,
-    )
-    answers = []
-    for row, written_K in zip(masked_texts, written_tokens):
-        tokens = np.array(row.tokens)
-        tokens[row.masks] = written_K
-        last = len(row.tokens) - len(prompt.after)
-        answers.append(trained.decode(tokens[len(prompt.before) : last].tolist()))
-    return answers
-
-
-@checked
-def write_masks(
-    trained: Trained,
-    rows: Sequence[Masked],
-    *,
-    mode: FillingMode = "unmask",
-    steps: Count | None = None,
-    order: Order = "confidence",
-    temperature: NonNegative = 0.0,
-    seed: int = 0,
-    numbers: Sequence[int] | None = None,
-    batching: Batching = DEFAULT_BATCHING,
-    record: int = 0,
-) -> list[list]:
-    """Returns the tokens that are written into the masks of each row, as a list of K ids.
-
-    Args:
-      rows: tokens with masks. `unmask` describes the other arguments.
-      record: number of calls of the model after each of which the K ids are returned, as a list of
-        lists. 0 returns the last ids alone.
-    """
-    numbers = range(len(rows)) if numbers is None else numbers
-    order = "ancestral" if mode == "denoise" else order
-    check_order(order, temperature)
-    prompt = prompt_form(trained, mode)
-    ids = trained.ids
-    check_texts(trained, [row.tokens for row in rows])
-    unmasking = Unmasking(
-        order=order,
-        sampled=bool(temperature),
-        noise=prompt.noise,
-        mask=ids.special("mask"),
-        text=ids.text,
-        random=mode == "denoise",
-        record=record,
-    )
-    reading = mask_reading(trained, prompt)
-    run = jitted(_unmask, trained.model, reading, prompt.shift, unmasking)
-    allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
-
-    def filled(chosen: list[int]) -> Iterator[list]:
-        batch_rows = [rows[i] for i in chosen]
-        batch = batch_of(trained, [row.tokens for row in batch_rows])
-        total_B = np.array([len(row.masks) for row in batch_rows], np.int32)
-        slots_BxK = np.zeros((len(batch_rows), padded_length(int(total_B.max()))), np.int32)
-        for slots_K, row in zip(slots_BxK, batch_rows):
-            slots_K[: len(row.masks)] = row.masks
-        masks = MaskSlots(
-            slots_BxK,
-            np.arange(slots_BxK.shape[1])[None] < total_B[:, None],
-            np.full_like(total_B, steps) if steps else total_B,
-            numbered_keys(seed, [numbers[i] for i in chosen]),
-        )
-        tokens_BxK = np.asarray(run(trained.params, batch, masks, allowed_V, temperature))
-        by_row = np.moveaxis(tokens_BxK, 1, 0) if record else tokens_BxK
-        for total, tokens in zip(total_B, by_row):
-            yield tokens[..., :total].tolist()
-
-    return batching.run(filled, [len(row.tokens) for row in rows])
-
-
-def check_order(order: Order, temperature: float) -> None:
-    """Raises ValueError if the order draws tokens and the temperature is 0."""
-    if order == "gibbs" and not temperature:
-        raise ValueError(
-            "Got order='gibbs' with temperature=0, expected a temperature at which tokens are "
-            "drawn: set a temperature above 0, such as 1."
-        )
-
-
-class MaskSteps(NamedTuple):
-    """A text while its masks are written.
-
-    Attributes:
-      tokens: texts of the tokens of the row, with the mask's name for masks.
-      masks: indices of the masks in `tokens`.
-      steps: texts of the masks after each step; None for a mask that is not written yet.
-    """
-
-    tokens: list[str]
-    masks: list[int]
-    steps: list[list[str | None]]
-
-
-@checked
-def unmasking_steps(
-    trained: Trained,
-    text: str,
-    *,
-    steps: Count | None = None,
-    order: Order = "confidence",
-    temperature: NonNegative = 0.0,
-    seed: int = 0,
-) -> MaskSteps:
-    """Returns the masks of a text after each step of `unmask`, which describes the arguments.
-
-    unmasking_steps(trained, "import [MASK], [MASK]").steps
-    # [[None, "sys"], ["os", "sys"]]
-    """
-    check_order(order, temperature)
-    row = masked_text(trained, text, prompt_form(trained, "unmask"))
-    calls = (steps or len(row.masks)) * (len(row.masks) if order == "gibbs" else 1)
-    (history,) = write_masks(
-        trained,
-        [row],
-        steps=steps,
-        order=order,
-        temperature=temperature,
-        seed=seed,
-        batching=Batching(size=1),
-        record=calls,
-    )
-    ids = trained.ids
-
-    def spelled(token: int) -> str:
-        return decode_after(trained, row.tokens[:1], [token])
-
-    return MaskSteps(
-        [spelled(token) for token in row.tokens],
-        row.masks,
-        [[None if x == ids.mask else spelled(x) for x in step] for step in history],
-    )
-
-
-class MaskSlots(NamedTuple):
-    """The masks of a batch of rows."""
-
-    slots: Any  # i32[B, K]: slots of the masks, which their random keys are derived from
-    is_mask: Any  # bool[B, K]: True for masks, which come first, and False for padding
-    steps: Any  # i32[B]: number of steps in which a row is written
-    keys: Any  # a random key for each row
-
-    @property
-    def total(self):
-        return jnp.sum(self.is_mask, 1)
-
-
-class Unmasking(NamedTuple):
-    """How masks are written: the order, the initial tokens and the noise."""
-
-    order: Order
-    sampled: bool  # whether tokens are drawn; otherwise the likeliest token is written
-    noise: Callable | None  # `PromptForm.noise`, for the order "ancestral"
-    mask: int  # id of the mask
-    text: tuple[int, int]  # first id of text, and the id after the last
-    random: bool = False  # whether masks start as random tokens of text
-    record: int = 0  # number of calls whose tokens are returned; 0 returns the last ones alone
-
-
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) -> dict:
     """Returns a batch with bidirectional attention for the model's stack.
 
@@ -369,185 +122,8 @@ def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) 
     return batch
 
 
-def _mask_logits(model, reading, shift, params, batch, slots_BxK):
+def mask_logits(model, reading, shift, params, batch, slots_BxK):
     """Returns logits f32[B, K, V] at these slots."""
     states_BxTxE, project = mask_states(model, reading, params, batch)
     rows = jnp.arange(slots_BxK.shape[0])[:, None]
     return project(states_BxTxE[rows, jnp.maximum(slots_BxK + shift, 0)])
-
-
-def _unmask(
-    model,
-    reading: MaskReading,
-    shift,
-    unmasking: Unmasking,
-    params,
-    batch,
-    masks: MaskSlots,
-    allowed_V,
-    temperature,
-):
-    """Returns the tokens i32[B, K] written into the masks."""
-    name = f"{'decoder' if model.layout == 'decoder' else 'encoder'}_input_tokens"
-    input_BxT = jnp.asarray(batch[name])
-    rows_Bx1 = jnp.arange(masks.slots.shape[0])[:, None]
-    # The slot of padding is beyond the row, so that its token is dropped.
-    slots_BxK = jnp.where(masks.is_mask, masks.slots, input_BxT.shape[1])
-
-    def logits_of(tokens_BxK):
-        filled_BxT = input_BxT.at[rows_Bx1, slots_BxK].set(tokens_BxK, mode="drop")
-        filled = batch | {name: filled_BxT}
-        return _mask_logits(model, reading, shift, params, filled, masks.slots)
-
-    return written(logits_of, masks, unmasking, temperature, allowed_V)
-
-
-def written(
-    logits_of: Callable,
-    masks: MaskSlots,
-    unmasking: Unmasking,
-    temperature: float,
-    allowed_V: Array,
-):
-    """Returns the tokens i32[B, K] that are written into masks, in an order of `unmask`.
-
-    If `unmasking.record` is not 0, returns the tokens after each call, i32[record, B, K].
-
-    Args:
-      logits_of: function from the tokens i32[B, K] of the masks, written or not, to their logits
-        f32[B, K, V].
-    """
-    order = unmasking.order
-
-    def allowed_logits(tokens_BxK):
-        return jnp.where(allowed_V, logits_of(tokens_BxK), NEVER)
-
-    if order == "ancestral":
-        return _ancestral(allowed_logits, masks, unmasking, temperature)
-    total_B = masks.total
-    calls_B = masks.steps * total_B if order == "gibbs" else masks.steps
-
-    def predicted(s, tokens_BxK):
-        """Returns for each mask a token, its probability and its priority, each [B, K]."""
-        logits = allowed_logits(tokens_BxK)
-        if unmasking.sampled:
-            logits = logits / temperature
-            keys_BxK = _slot_keys(masks, s, DRAW)
-            chosen_BxK = jax.vmap(jax.vmap(jax.random.categorical))(keys_BxK, logits)
-        else:
-            chosen_BxK = most_likely(logits)
-        p_BxKxV = jax.nn.softmax(logits, -1)
-        p_BxK = jnp.take_along_axis(p_BxKxV, chosen_BxK[..., None], -1)[..., 0]
-        priority = PRIORITIES.get(order, PRIORITIES["confidence"])
-        return chosen_BxK, p_BxK, priority(masks, s, p_BxKxV, p_BxK)
-
-    def call(s, carry):
-        tokens_BxK, p_BxK = carry
-        if order == "mask_predict":
-            # The first step writes all masks, later steps the least probable, linearly fewer.
-            count_B = total_B * (masks.steps - s) // masks.steps
-            now_BxK = masks.is_mask & (_rank(p_BxK, masks.is_mask) < count_B[:, None])
-        elif order == "gibbs":
-            # A call writes a single mask. Random numbers order the masks of a step.
-            visit_BxK = _rank(_random(masks, s // total_B), masks.is_mask)
-            now_BxK = masks.is_mask & (visit_BxK == (s % total_B)[:, None])
-            now_BxK &= (s < calls_B)[:, None]
-        else:
-            now_BxK = masks.is_mask & (tokens_BxK == unmasking.mask)
-        tokens_BxK = jnp.where(now_BxK, unmasking.mask, tokens_BxK)
-        chosen_BxK, chosen_p_BxK, priority_BxK = predicted(s, tokens_BxK)
-        if order not in REWRITING:  # all masks are spread over the steps as evenly as possible
-            count_B = total_B * (s + 1) // masks.steps - total_B * s // masks.steps
-            now_BxK = now_BxK & (_rank(-priority_BxK, now_BxK) < count_B[:, None])
-        tokens_BxK = jnp.where(now_BxK, chosen_BxK, tokens_BxK).astype(jnp.int32)
-        return tokens_BxK, jnp.where(now_BxK, chosen_p_BxK, p_BxK)
-
-    shape = masks.slots.shape
-    start = jnp.full(shape, unmasking.mask, jnp.int32), jnp.zeros(shape, jnp.float32)
-    return _repeated(jnp.max(calls_B), call, start, unmasking.record)
-
-
-def _repeated(calls, call: Callable, start: tuple, record: int):
-    """Returns the first array of the state after the calls, or after each of `record` calls."""
-    if not record:
-        return lax.fori_loop(0, calls, call, start)[0]
-
-    def recorded(s, both):
-        state, history = both
-        state = call(s, state)
-        return state, history.at[s].set(state[0])
-
-    history = jnp.zeros((record, *start[0].shape), start[0].dtype)
-    return lax.fori_loop(0, calls, recorded, (start, history))[1]
-
-
-def _ancestral(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
-    """Returns the tokens i32[B, K] written into masks in the order "ancestral"."""
-    first, end = unmasking.text
-    noise = unmasking.noise or mask_noise
-
-    def drawn(key, logits_V, token, time, earlier):
-        if unmasking.sampled:
-            p_V = jax.nn.softmax(logits_V / temperature)
-        else:
-            p_V = jax.nn.one_hot(most_likely(logits_V), logits_V.size)
-        weights_V = posterior_weights(
-            p_V, token, unmasking.mask, unmasking.text, noise, time, earlier
-        )
-        # If no earlier id is possible, the token stays.
-        earlier_token = jax.random.categorical(key, jnp.log(weights_V))
-        return jnp.where(jnp.any(weights_V > 0), earlier_token, token)
-
-    def step(s, state):
-        (tokens_BxK,) = state
-        time_B, earlier_B = (jnp.maximum(1 - n / masks.steps, 0.0) for n in (s, s + 1))
-        keys_BxK = _slot_keys(masks, s, DRAW)
-        draw_row = jax.vmap(drawn, in_axes=(0, 0, 0, None, None))
-        logits = logits_of(tokens_BxK)
-        drawn_BxK = jax.vmap(draw_row)(keys_BxK, logits, tokens_BxK, time_B, earlier_B)
-        is_early = (s < masks.steps)[:, None]
-        return (jnp.where(is_early, drawn_BxK, tokens_BxK).astype(jnp.int32),)
-
-    start_BxK = jnp.full(masks.slots.shape, unmasking.mask, jnp.int32)
-    if unmasking.random:
-        start_BxK = first + (_random(masks, 0) * (end - first)).astype(jnp.int32)
-    return _repeated(jnp.max(masks.steps), step, (start_BxK,), unmasking.record)
-
-
-def _margin(p_BxKxV):
-    two_BxKx2 = lax.top_k(p_BxKxV, 2)[0]
-    return two_BxKx2[..., 0] - two_BxKx2[..., 1]
-
-
-# Order -> function (masks, call, probabilities of all ids, probabilities of the chosen ids) that
-# returns the priorities f[B, K] of the masks. Masks with the highest priority are written first.
-PRIORITIES: dict[str, Callable] = {
-    "confidence": lambda masks, call, p_BxKxV, p_BxK: p_BxK,
-    "margin": lambda masks, call, p_BxKxV, p_BxK: _margin(p_BxKxV),
-    "entropy": lambda masks, call, p_BxKxV, p_BxK: -jax.scipy.special.entr(p_BxKxV).sum(-1),
-    "left_to_right": lambda masks, call, p_BxKxV, p_BxK: -masks.slots,
-    "random": lambda masks, call, p_BxKxV, p_BxK: _random(masks, call),
-}
-
-
-# Each call splits the key of a row in two: one to draw tokens, one to order the masks.
-DRAW = 0
-ORDER = 1
-
-
-def _slot_keys(masks: MaskSlots, call, use):
-    """Returns a key for each slot, [B, K], which does not depend on the padding of its row."""
-    call_B = jnp.broadcast_to(call, masks.keys.shape)
-    split = jax.vmap(lambda key, s: jax.random.split(jax.random.fold_in(key, s))[use])
-    fold_in = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
-    return fold_in(split(masks.keys, call_B), masks.slots)
-
-
-def _random(masks: MaskSlots, call):
-    """Returns uniform random numbers f32[B, K], which order the masks of each row."""
-    return jax.vmap(jax.vmap(jax.random.uniform))(_slot_keys(masks, call, ORDER))
-
-
-def _rank(numbers_BxK, among_BxK):
-    """Returns i32[B, K]: the rank of each number among the numbers of its row in `among_BxK`."""
-    return jnp.argsort(jnp.argsort(jnp.where(among_BxK, numbers_BxK, jnp.inf), 1), 1)

@@ -7,8 +7,8 @@ from functools import partial
 from ..answering.answers import Options
 from ..answering.continued_blocks import continue_blocks
 from ..answering.generation import Decoding
-from ..answering.insertions import insert
-from ..answering.masks import FillingMode, Written, unmask
+from ..answering.insertions import Written, insert
+from ..answering.unmasking import FillingMode, unmask
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, check_trained_for, register_mode
 from .guesses import MASK_TRAINING, MASKED_TEXT, mask_form
 

@@ -10,7 +10,7 @@ import pytest
 from pretrax import objectives
 from pretrax.inference import Batching, answer, unmask
 from pretrax.inference.answering.ancestral import mask_noise, posterior_weights, transition_probs
-from pretrax.inference.answering.masks import MaskSlots, Unmasking, written
+from pretrax.inference.answering.unmasking import MaskSlots, Unmasking, written_tokens
 from tests.inference.runs import IDS, trained
 from tests.refusals import refuses
 
@@ -69,7 +69,7 @@ def test_a_model_that_knows_the_distribution_of_text_draws_from_it(name):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(3), jnp.arange(rows))
         masks = MaskSlots(slots, slots >= 0, jnp.full(rows, steps), keys)
         how = Unmasking("ancestral", temperature > 0, NOISES[name], MASK, TEXT, name == "uniform")
-        return written(logits_of, masks, how, temperature, jnp.asarray(P > 0))
+        return written_tokens(logits_of, masks, how, temperature, jnp.asarray(P > 0))
 
     for steps in (1, 5):
         found = np.asarray(draw(steps, 1.0))
@@ -89,7 +89,7 @@ def test_what_is_written_stays_where_the_noise_has_masks_alone():
     for steps in (1, 2, 3, 4):
         rows = jnp.arange(24)[None], jnp.ones((1, 24), bool), jnp.array([steps])
         masks = MaskSlots(*rows, jax.random.key(5)[None])
-        found = written(logits_of, masks, how, 0.0, jnp.asarray(P > 0))
+        found = written_tokens(logits_of, masks, how, 0.0, jnp.asarray(P > 0))
         seen.append(set(np.asarray(found).ravel().tolist()))
     assert seen[0] == {1} and all(1 <= min(some) and max(some) < 5 for some in seen)
     assert len(seen[3]) > 1

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pretrax.inference.answering.mask_queries import mask_reading, mask_states
-from pretrax.inference.answering.masks import Masked, batch_of, fill_masks, unmask, write_masks
+from pretrax.inference.answering.masks import Masked, batch_of, fill_masks
 from pretrax.inference.answering.scoring import hidden_log_probs
+from pretrax.inference.answering.unmasking import unmask, write_masks
 from pretrax.inference.trained import prompt_form
 from pretrax.objectives import layouts
 from tests.inference.runs import IDS, trained

@@ -11,15 +11,8 @@ import pytest
 
 from pretrax import objectives
 from pretrax.inference import Batching, answer
-from pretrax.inference.answering.masks import (
-    Masked,
-    batch_of,
-    fill_masks,
-    masked_text,
-    unmask,
-    unmasking_steps,
-    write_masks,
-)
+from pretrax.inference.answering.masks import Masked, batch_of, fill_masks, masked_text
+from pretrax.inference.answering.unmasking import unmask, unmasking_steps, write_masks
 from pretrax.inference.trained import allowed_token_mask, prompt_form
 from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, corrupted_document, live, trained
@@ -287,7 +280,7 @@ def written(monkeypatch, one, text, steps, **settings):
 
     monkeypatch.setattr(lax, "fori_loop", unrolled)
     monkeypatch.setattr(
-        "pretrax.inference.answering.masks.jitted", lambda f, *s: functools.partial(f, *s)
+        "pretrax.inference.answering.unmasking.jitted", lambda f, *s: functools.partial(f, *s)
     )
     unmask(one, [text], steps=steps, **settings)
     return seen
