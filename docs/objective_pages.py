@@ -32,7 +32,7 @@ from tables import cell, family_file, filled, table  # in the same folder
 
 from benchmarks.objectives import BINDINGS
 from pretrax import objectives
-from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, aliases_of, run_of
+from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, run_of
 from pretrax.training.devices.compilation_cache import enable_compilation_cache
 from tests.objectives.registry import CASES, LAWS
 
@@ -234,7 +234,7 @@ def page(name: str) -> str:
         ["targets per token", f"{entry.loss_slots / 512:.2g}"],
         ["training FLOPs per token", _flops(name)],
         ["token ids", cell(arguments.get("ids", "no special tokens"))],
-        ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
+        ["short names", ", ".join(f"`{short}`" for short in entry.short_names) or "none"],
         ["paper", "[{}]({})".format(*entry.paper_link)],
         ["other implementations", elsewhere or "none known"],
         ["reference", f"[`objectives.{builder}`]({_reference(builder)})"],

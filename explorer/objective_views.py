@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from ..constraints import Seed, check_fields
 from ..corpora.vocabularies import Vocabulary
 from ..objectives import Objective, TokenIds
-from ..objectives.catalog import ARCHITECTURES, FAMILIES, aliases_of, find, run_of
+from ..objectives.catalog import ARCHITECTURES, FAMILIES, find, run_of
 from ..settings.partial import Partial, as_partial
 from ..settings.printable import printable
 from ..settings.user_modules import import_current_module
@@ -86,7 +86,7 @@ def families() -> dict[str, list[dict[str, Any]]]:
             {
                 "name": name,
                 "title": entry.title,
-                "aliases": aliases_of(name),
+                "aliases": list(entry.short_names),
                 "good_for": entry.good_for,
             }
             for name, entry in entries.items()

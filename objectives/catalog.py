@@ -33,6 +33,8 @@ class Entry(NamedTuple):
     span_distribution: str | None = None
     run: str | None = None  # small run, if it differs from the architecture's
     attends: str | None = None  # attention pattern, if it differs from the architecture's
+    # Common abbreviations, and the models known for the objective.
+    short_names: tuple[str, ...] = ()
 
     @property
     def attention(self) -> str:
@@ -88,6 +90,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it for generation and prompting, and as the baseline of every comparison of "
             "decoders. Prefer `fill_in_the_middle` if the model must also write between two "
             "texts. Prefer `masked_lm` if an encoder is fine-tuned to classify texts.",
+            short_names=("clm",),
         ),
         "masked_input_next_token": Entry(
             "decoder",
@@ -99,6 +102,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if a decoder must find facts in long contexts. Prefer `causal_lm` if only "
             "generation counts: in our comparison, masked inputs made the loss on unmasked text "
             "slightly worse.",
+            short_names=("meap",),
         ),
         "masked_input_regularization": Entry(
             "decoder",
@@ -110,6 +114,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "with λ = 0.4, and tokens of x̃ masked at a rate r ~ U(0, 0.5) for each document",
             use="Use it with strong weight decay if the same text is read many times. Prefer "
             "`causal_lm` if text is plentiful, since a step costs about twice as much.",
+            short_names=("mir",),
         ),
         "prefix_lm": Entry(
             "encoder_decoder",
@@ -136,6 +141,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "tokens. Prefer `causal_lm` for small models: the paper's gains grow with size. In "
             "our comparisons, small models predicted the next token worse, but three heads "
             "learned to look ahead.",
+            short_names=("mtp",),
         ),
         "token_superposition": Entry(
             "decoder",
@@ -196,6 +202,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "here. Prefer "
             "`annealed_multi_token_prediction` alone for a vocabulary in which few tokens begin "
             "with another token.",
+            short_names=("ptp",),
         ),
         "token_order_prediction": Entry(
             "decoder",
@@ -209,6 +216,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it to look ahead more cheaply than with `multi_token_prediction`: it adds a "
             "projection, not layers. Prefer `causal_lm` for small models: the paper's models have "
             "at least 340M parameters, and our comparison of small models is inconclusive.",
+            short_names=("top",),
         ),
         "future_summary": Entry(
             "decoder",
@@ -222,6 +230,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it to study planning: the model also predicts which tokens follow, in any "
             "order. Prefer `token_order_prediction` if their order matters. Prefer `causal_lm` "
             "for small models, which had a higher loss with this objective in our comparison.",
+            short_names=("fsp",),
         ),
         "next_latent": Entry(
             "decoder",
@@ -235,6 +244,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if hidden states should summarize the text so far. Prefer `causal_lm` if "
             "only the next token counts: our comparison of small models found no significant "
             "difference.",
+            short_names=("nextlat",),
         ),
         "belief_state": Entry(
             "decoder",
@@ -250,6 +260,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "suffix. Prefer `causal_lm` if only the next token counts, since each row costs as "
             "much compute as two. In one run of 12,000 steps on small star graphs (run "
             "`star_graphs`, four pairs), the model still guessed the first node of the path.",
+            short_names=("bst",),
         ),
         "next_implicit_token": Entry(
             "decoder",
@@ -264,6 +275,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it to study the geometry of hidden states: the paper's models have at least "
             "0.5B parameters and do better on tasks, at 2% more FLOPs. Prefer `next_latent` if "
             "states should summarize the text, and `causal_lm` if only the next token counts.",
+            short_names=("nitp",),
         ),
         "goldfish_loss": Entry(
             "decoder",
@@ -278,6 +290,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "160 times, and a causal model repeated all of them. Prefer `causal_lm` for text that "
             "may be memorized, since a quarter of the tokens are read without being learned. A "
             "larger k leaves out fewer tokens and protects less.",
+            short_names=("goldfish",),
         ),
         "distilled_lm": Entry(
             "decoder",
@@ -293,6 +306,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "`pretrax teach` writes its predictions into a token store. Prefer `causal_lm` without "
             "such a model, and if copying from the context matters most: Goyal et al. found that "
             "distillation impairs it.",
+            short_names=("kd",),
         ),
         "number_token_loss": Entry(
             "decoder",
@@ -306,6 +320,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if texts contain numbers, and a near miss should cost less than a far "
             "one. It adds a term to the loss of another objective, by default `causal_lm`. Prefer "
             "that objective alone if digits do not stand for quantities, as in phone numbers.",
+            short_names=("ntl",),
         ),
         "llm_jepa": Entry(
             "decoder",
@@ -319,6 +334,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "state of y, and λ = 0.1",
             use="Use it if each document has two views with the same meaning, such as a "
             "description and its code. Prefer `causal_lm` if the text has no such pairs.",
+            short_names=("jepa",),
         ),
     },
     "span corruption and mixtures": {
@@ -333,6 +349,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "with y the hidden spans, each after its sentinel; 15% of the tokens are hidden",
             use="Use it for encoder-decoders that are fine-tuned to text-to-text tasks. Prefer "
             "`ul2` if the model must also continue text without fine-tuning.",
+            short_names=("t5",),
         ),
         "iid_denoising": Entry(
             "encoder_decoder",
@@ -419,6 +436,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "each span",
             use="Use it to denoise with a single stack, as GLM does. Prefer `span_corruption` for "
             "an encoder-decoder.",
+            short_names=("glm",),
         ),
         "mass": Entry(
             "encoder_decoder",
@@ -442,6 +460,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "each of them",
             use="Use it before fine-tuning for summarization. Prefer `bart` for other kinds of "
             "rewriting.",
+            short_names=("pegasus",),
         ),
     },
     "denoising of the whole text": {
@@ -526,6 +545,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it for decoders that complete code at a cursor. It costs left-to-right "
             "prediction little. Prefer `causal_lm` if the model never writes between two texts, "
             "and `causal_masking` for several gaps.",
+            short_names=("fim",),
         ),
         "causal_masking": Entry(
             "decoder",
@@ -538,6 +558,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "sentinels",
             use="Use it if a decoder must fill several long gaps. Prefer `fill_in_the_middle` for "
             "one gap.",
+            short_names=("cm3",),
         ),
     },
     "masked language modeling": {
@@ -552,6 +573,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "retrieve. Prefer `causal_lm` if the model must generate text, or if training is "
             "short: small causal models tagged better in our comparisons. Prefer "
             "`masked_diffusion` if an encoder must generate text.",
+            short_names=("mlm",),
         ),
         "adaptive_masked_lm": Entry(
             "encoder",
@@ -565,6 +587,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if there is little text. Prefer `masked_lm` as the baseline: our "
             "comparison found no significant difference. SeqIO tasks mask all words at the same "
             "rate, since they draw masks without a model.",
+            short_names=("amlm",),
         ),
         "whole_word_masking": Entry(
             "encoder",
@@ -575,6 +598,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             formula="−mean_{t∈M} log p(x_t | x̃)\nwith M whole words, 15% of the tokens",
             use="Use it if words often have several tokens, since the visible pieces of a word "
             "reveal the masked ones. Prefer `masked_lm` for vocabularies of characters or bytes.",
+            short_names=("wwm",),
         ),
         "spanbert": Entry(
             "encoder",
@@ -610,6 +634,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "with M 15% of the tokens",
             use="Use it to turn a trained causal decoder into an encoder. Prefer `gpt_bert` if "
             "the model must also generate text.",
+            short_names=("mntp",),
         ),
         "gpt_bert": Entry(
             "decoder",
@@ -647,6 +672,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "with M 15% of the tokens",
             use="Use it for encoders whose masked tokens should depend on each other. Prefer "
             "`masked_lm` if the model has relative positions, which this objective rejects.",
+            short_names=("mpnet",),
         ),
         "permutation_lm": Entry(
             "decoder",
@@ -661,6 +687,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it for representations from both sides without mask tokens in the inputs. "
             "Prefer `masked_permuted_lm` for an encoder: here each row takes twice its number of "
             "slots.",
+            short_names=("plm", "xlnet"),
         ),
         "any_subset_lm": Entry(
             "decoder",
@@ -674,6 +701,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it for a decoder that predicts any tokens from any others, several at a time. "
             "Prefer `shuffled_lm` if training must be cheap, since each row takes twice its number "
             "of slots, and `masked_diffusion` for an encoder.",
+            short_names=("a3",),
         ),
         "shuffled_lm": Entry(
             "decoder",
@@ -685,6 +713,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it for a causal decoder that predicts tokens in any order, such as for "
             "likelihoods of parts of a text. Prefer `masked_diffusion` for an encoder, and "
             "`any_subset_lm` if several tokens should be predicted at once.",
+            short_names=("sigma_gpt",),
         ),
         "replaced_token_detection": Entry(
             "electra",
@@ -698,6 +727,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it for encoders with a small budget: the discriminator has a loss on every "
             "token. Prefer `masked_lm` if you want one network, or if the model must fill in "
             "masks.",
+            short_names=("rtd", "electra"),
         ),
     },
     "diffusion and insertion": {
@@ -712,6 +742,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it for encoders that generate text in any order, and for constraints such as "
             "Sudoku. Prefer `causal_lm` for the best likelihood, and `block_diffusion` for texts "
             "of any length.",
+            short_names=("mdlm", "llada"),
         ),
         "complementary_diffusion": Entry(
             "encoder",
@@ -754,6 +785,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "τ ~ U(0, 1) for each document, N ids of text, and B = 2/9",
             use="Use it if a diffusion model should correct what it has written. Prefer "
             "`masked_diffusion` for a better likelihood.",
+            short_names=("gidd",),
         ),
         "mixed_diffusion": Entry(
             "encoder",
@@ -770,6 +802,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "written, with a loss that is a bound. Prefer `masked_diffusion` for a better "
             "likelihood, and `uniform_diffusion` if it should change tokens as often as "
             "possible.",
+            short_names=("xdlm",),
         ),
         "uniform_diffusion": Entry(
             "encoder",
@@ -785,6 +818,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if the model should be able to change any token again while it generates. "
             "Prefer `masked_diffusion` for a better likelihood, as in the paper and in our "
             "comparison.",
+            short_names=("duo",),
         ),
         "unrolled_denoising": Entry(
             "step_unrolled",
@@ -798,6 +832,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if a model should generate in few steps and correct its own samples. "
             "Prefer `uniform_diffusion` for a loss that is a bound, and if training must be cheap, "
             "since a step costs about twice as much here.",
+            short_names=("sundae",),
         ),
         "shifted_diffusion": Entry(
             "decoder",
@@ -811,6 +846,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it to turn a trained causal decoder into a diffusion model. It also had a "
             "better bound than `masked_diffusion` in our comparison of models trained from "
             "scratch. Prefer `masked_diffusion` for an encoder.",
+            short_names=("dream",),
         ),
         "dual_diffusion": Entry(
             "decoder",
@@ -840,6 +876,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it to generate several tokens at once in texts of any length, or for a "
             "better likelihood than `masked_diffusion`. Prefer `masked_diffusion` if training "
             "must be cheap: here each row takes twice its number of slots.",
+            short_names=("bd3lm",),
         ),
         "block_diffusion_encoder_decoder": Entry(
             "encoder_decoder",
@@ -854,6 +891,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "for each block",
             use="Use it if blocks must be generated quickly: only a small decoder runs at each "
             "denoising step. Prefer `block_diffusion` for a single stack.",
+            short_names=("e2d2",),
         ),
         "token_editing": Entry(
             "decoder",
@@ -870,6 +908,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if a model of blocks should correct tokens that it has written. Prefer "
             "`block_diffusion` for a better likelihood, and `mixed_diffusion` for wrong tokens "
             "with a loss that is a bound.",
+            short_names=("t2t",),
         ),
         "tidar": Entry(
             "decoder",
@@ -897,6 +936,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it like `tidar`, if a trained causal model should learn to draft: its masks "
             "attend causally and predict the token after them, as the model already does. Prefer "
             "`tidar` if masks should see their whole block.",
+            short_names=("idlm",),
         ),
         "flexible_masked_diffusion": Entry(
             "encoder",
@@ -911,6 +951,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if a masked diffusion model should also learn how much text is missing and "
             "where. Prefer `insertion_lm` to generate text: with this model, `pretrax predict` "
             "fills in the masks of a text, but inserts no masks.",
+            short_names=("flexmdm",),
         ),
         "causal_diffusion": Entry(
             "decoder",
@@ -925,6 +966,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "without a second copy of the text in training. Prefer `tidar` or `i_dlm` if the model "
             "should also be trained on text without masks, and `causal_lm` for the best "
             "likelihood.",
+            short_names=("card",),
         ),
         "insertion_lm": Entry(
             "encoder",
@@ -937,6 +979,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "whether M is empty",
             use="Use it to fill gaps of unknown length at unknown places. Prefer "
             "`fill_in_the_middle` if the place is known.",
+            short_names=("ilm",),
         ),
     },
     "sentences and embeddings": {
@@ -962,6 +1005,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             formula="−mean_pairs log p(c | A, B)\nwith c whether text B follows text A",
             use="Use it as a part of `bert`, for judgments on pairs of texts. Prefer "
             "`sentence_order_prediction`, which ALBERT found to be harder and more useful.",
+            short_names=("nsp",),
         ),
         "sentence_order_prediction": Entry(
             "encoder",
@@ -974,6 +1018,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "with A and B the two parts of a text, and c whether they are in order",
             use="Use it in addition to `masked_lm`, to teach coherence. Prefer `masked_lm` alone "
             "if no task is about pairs of texts.",
+            short_names=("sop",),
         ),
         "contrastive": Entry(
             "encoder",
@@ -986,6 +1031,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "with two views a_i and b_i of each text of the batch, s the cosine, and τ = 0.05",
             use="Use it for embeddings without labels, after `masked_lm`. Prefer "
             "`contrastive_pairs` if you have pairs of texts.",
+            short_names=("simcse",),
         ),
         "retromae": Entry(
             "masked_autoencoder",
@@ -1009,63 +1055,14 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "with the pairs (a_i, b_i) of the batch, s the cosine, and τ learned",
             use="Use it for search, with pairs such as questions and answers. Prefer "
             "`contrastive` for text without pairs.",
+            short_names=("clip",),
         ),
     },
 }
 
 CATALOG = {name: entry for family in FAMILIES.values() for name, entry in family.items()}
 
-# Short names: common abbreviations, and the models known for an objective.
-ALIASES = {
-    "clm": "causal_lm",
-    "meap": "masked_input_next_token",
-    "mir": "masked_input_regularization",
-    "mtp": "multi_token_prediction",
-    "ptp": "prefix_token_prediction",
-    "top": "token_order_prediction",
-    "fsp": "future_summary",
-    "nextlat": "next_latent",
-    "nitp": "next_implicit_token",
-    "bst": "belief_state",
-    "goldfish": "goldfish_loss",
-    "ntl": "number_token_loss",
-    "kd": "distilled_lm",
-    "jepa": "llm_jepa",
-    "t5": "span_corruption",
-    "glm": "blank_infilling",
-    "pegasus": "gap_sentences",
-    "fim": "fill_in_the_middle",
-    "cm3": "causal_masking",
-    "mlm": "masked_lm",
-    "amlm": "adaptive_masked_lm",
-    "wwm": "whole_word_masking",
-    "mntp": "masked_next_token",
-    "mpnet": "masked_permuted_lm",
-    "rtd": "replaced_token_detection",
-    "electra": "replaced_token_detection",
-    "plm": "permutation_lm",
-    "xlnet": "permutation_lm",
-    "a3": "any_subset_lm",
-    "sigma_gpt": "shuffled_lm",
-    "mdlm": "masked_diffusion",
-    "llada": "masked_diffusion",
-    "bd3lm": "block_diffusion",
-    "e2d2": "block_diffusion_encoder_decoder",
-    "dream": "shifted_diffusion",
-    "gidd": "hybrid_diffusion",
-    "ilm": "insertion_lm",
-    "flexmdm": "flexible_masked_diffusion",
-    "duo": "uniform_diffusion",
-    "xdlm": "mixed_diffusion",
-    "sundae": "unrolled_denoising",
-    "idlm": "i_dlm",
-    "card": "causal_diffusion",
-    "t2t": "token_editing",
-    "nsp": "next_sentence_prediction",
-    "sop": "sentence_order_prediction",
-    "simcse": "contrastive",
-    "clip": "contrastive_pairs",
-}
+ALIASES = {alias: name for name, entry in CATALOG.items() for alias in entry.short_names}
 
 
 def find(name: str) -> str:
@@ -1081,15 +1078,6 @@ def find(name: str) -> str:
         return full_name
     hint = near(plain, [*CATALOG, *ALIASES], count=3, cutoff=0.55)
     raise ValueError(f"There is no objective {name!r}{hint} `pretrax show --list` prints all.")
-
-
-def aliases_of(name: str) -> list[str]:
-    """Returns the short names of an objective.
-
-    >>> aliases_of("replaced_token_detection")
-    ['rtd', 'electra']
-    """
-    return [short for short, long in ALIASES.items() if long == name]
 
 
 def run_of(name: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from ..objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, aliases_of, run_of
+from ..objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, run_of
 
 LEGEND = (
     "loss: slots with a loss in a row of 512 tokens of text, on average; sentinels and "
@@ -54,7 +54,6 @@ def objectives_json() -> str:
         {
             "family": family,
             "objective": name,
-            "short_names": aliases_of(name),
             **{**entry._asdict(), "run": run_of(name), "attends": entry.attention},
         }
         for family, entries in FAMILIES.items()
@@ -68,7 +67,7 @@ def _cells(name: str) -> dict[str, str]:
     entry = CATALOG[name]
     return {
         "objective": name,
-        "or": " ".join(aliases_of(name)),
+        "or": " ".join(entry.short_names),
         "loss": str(entry.loss_slots),
         "model": ARCHITECTURES[entry.architecture].label,
         "attention": entry.attention,
