@@ -85,28 +85,41 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
     padding = 2 * max_documents
     group = jnp.where(segments > 0, 2 * (segments - 1) + chosen, padding)
     order = random_order(jnp.where(chosen, bits, 0), group, padding + 1)
-    live = segments > 0
     chosen = chosen[order]
-    tokens = tokens[order]
 
     first = by_document(document.start, segments)
     own = jnp.arange(tokens.size, dtype=jnp.int32) - first
     given = document_ranges(jnp.where(chosen, 0, segments), max_documents).length
     begin = jnp.where(chosen, own, 0)
     end = jnp.where(chosen, own + 1, by_document(given, segments))
+    return _reordered(tokens, segments, order, first, begin, end, chosen, mask, lengths["labels"])
+
+
+def _reordered(tokens, segments, order, first, begin, end, predicted, mask, size: int) -> dict:
+    """Returns features of the tokens `tokens[order]`, each with a copy that may predict it.
+
+    Args:
+      first: i32[N], the first slot of each token's document.
+      begin, end: i32[N], positions in the order. An input attends to the inputs before `end`, and a
+        copy to the inputs before `begin` and the copies in [begin, end).
+      predicted: bool[N], the tokens that their copies predict. Other copies are not masks.
+      mask: id of the mask.
+      size: number of slots for labels.
+    """
+    tokens = tokens[order]
     columns = {
         "inputs_positions": order - first,
         "inputs_starts": first,
         "inputs_ends": first + end,
-        "noised": jnp.where(chosen, mask, tokens),
+        "noised": jnp.where(predicted, mask, tokens),
         "noised_begins": begin,
         "noised_ends": end,
-        "noised_rates": jnp.zeros_like(tokens),  # not used by this objective
+        "noised_rates": 0,  # not used by these objectives
     }
     return (
         input_sequence((tokens, segments))
-        | {name: jnp.where(live, x, 0) for name, x in columns.items()}
-        | labels_in_place(tokens, chosen, 0, lengths["labels"])
+        | {name: jnp.where(segments > 0, x, 0) for name, x in columns.items()}
+        | labels_in_place(tokens, predicted, 0, size)
     )
 
 
@@ -163,22 +176,8 @@ def _in_groups(key, row, partner, lengths, max_documents, *, mask, size, shuffle
     slot = jnp.arange(text.size, dtype=jnp.int32)
     begin = (slot - first) // size * size
     end = jnp.minimum(begin + size, by_document(document.length, segments))
-    columns = {
-        "inputs_positions": order - first,
-        "inputs_starts": first,
-        "inputs_ends": first + end,
-        "noised": mask,
-        "noised_begins": begin,
-        "noised_ends": end,
-        "noised_rates": 0,  # not used by this objective
-    }
     live = segments > 0
-    tokens = text[order]
-    return (
-        input_sequence((tokens, segments))
-        | {name: jnp.where(live, x, 0) for name, x in columns.items()}
-        | labels_in_place(tokens, live, 0, lengths["labels"])
-    )
+    return _reordered(text, segments, order, first, begin, end, live, mask, lengths["labels"])
 
 
 def _shuffled_slots(key, segments, document, shuffled):
