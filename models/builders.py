@@ -283,7 +283,14 @@ def forward_flops(config, lengths: Mapping[str, int]):
         of decoder slots, and 'predicted_copies', the copies that reach the vocabulary projection in
         addition to 'predict'.
     """
-    c = config
+    return _layer_flops(config, lengths) + _head_flops(config, lengths)
+
+
+def _layer_flops(c: Config, lengths: Mapping[str, int]):
+    """Returns the part of `forward_flops` for the layers of both stacks."""
+    slots = lengths.get("decoder", 0)
+    sources = lengths.get("encoder", 0)
+    copies = lengths.get("copies", 0)  # copies attend to each other and to the clean slots
 
     def attention(queries, keys):
         weights = 2 * c.emb_dim * c.head_dim * (queries * c.num_heads + keys * c.num_key_heads)
@@ -295,35 +302,43 @@ def forward_flops(config, lengths: Mapping[str, int]):
         expert_weights = c.experts_per_token * weights + c.emb_dim * c.num_experts
         return 2 * slots * ((layers - sparse) * weights + sparse * expert_weights)
 
+    layers = _decoder_layers(c)
+    decoder = layers * (attention(slots, slots) + attention(copies, copies))
+    decoder += layers * 4 * copies * slots * c.num_heads * c.head_dim
+    decoder += mlps(slots + copies, layers)
+    if c.layout == "encoder_decoder":
+        # Merged attention shares the query and output projections of self-attention.
+        shared = attention(slots, 0) if c.merged_attention else 0
+        decoder += c.num_decoder_layers * (attention(slots, sources) - shared)
+    encoder = c.num_encoder_layers * attention(sources, sources)
+    encoder += mlps(sources, c.num_encoder_layers)
+    return encoder + decoder
+
+
+def _head_flops(c: Config, lengths: Mapping[str, int]):
+    """Returns the part of `forward_flops` for projections of embeddings, and for heads."""
     slots = lengths.get("decoder", 0)
     sources = lengths.get("encoder", 0)
-    copies = lengths.get("copies", 0)  # copies attend to each other and to the clean slots
-    layers = _decoder_layers(c)
-    total = layers * (attention(slots, slots) + attention(copies, copies))
-    total += layers * 4 * copies * slots * c.num_heads * c.head_dim + mlps(slots + copies, layers)
-    total += c.num_encoder_layers * attention(sources, sources)
-    total += mlps(sources, c.num_encoder_layers)
-    if c.num_decoder_layers and c.num_encoder_layers:
-        # Merged attention shares the query and output projections of self-attention.
-        queries = attention(slots, 0) if c.merged_attention else 0
-        total += c.num_decoder_layers * (attention(slots, sources) - queries)
+    heads = registered(c.heads)
     square = 2 * slots * c.emb_dim**2
     ahead_flops = {"parallel": 0, "sequential": 2 * square, "linear": square, "projections": 0}
-    total += c.num_ahead * ahead_flops[c.ahead]
-    heads = registered(c.heads)
+    total = c.num_ahead * ahead_flops[c.ahead]
     total += 2 * slots * sum(head.multiply_adds(c) for head in heads if head.multiply_adds)
+
+    # The heads ahead share the vocabulary projection, or have one each.
     separate = len(c.ahead_projections)
-    shared = 1 + c.num_ahead - separate
-    predicted = lengths["predict"] * shared + lengths.get("predicted_copies", 0)
-    predictions = predicted if "vocabulary" in c.heads else 0
-    predictions += sources * any(head.projects_every_slot for head in heads)
-    second = lengths["predict"] * (len(set(unembeddings()) & set(c.heads)) + separate) * c.emb_dim
+    further = len(set(unembeddings()) & set(c.heads)) + separate
+    total += 2 * lengths["predict"] * further * c.emb_dim * c.vocab_size
+    predictions = sources * any(head.projects_every_slot for head in heads)
+    if "vocabulary" in c.heads:
+        predictions += lengths["predict"] * (1 + c.num_ahead - separate)
+        predictions += lengths.get("predicted_copies", 0)
     width = c.embedding_width
     layer = c.emb_dim * width if c.vocabulary_layer else 0
+    total += 2 * predictions * (width * c.vocab_size + layer)
     if width != c.emb_dim:
-        total += 2 * (slots + copies + sources) * width * c.emb_dim
-    total += 2 * second * c.vocab_size
-    return total + 2 * predictions * (width * c.vocab_size + layer)
+        total += 2 * (slots + lengths.get("copies", 0) + sources) * width * c.emb_dim
+    return total
 
 
 @functools.lru_cache(maxsize=64)
