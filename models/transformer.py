@@ -569,64 +569,47 @@ class Stack(nn.Module):
         c = self.config
         layer = self._layer_class()
         depths = c.depths(num_layers)
-        depth_states = dict.fromkeys(depths, x_BxTxE)
-
-        def updated(depth_states, x_BxTxE, done):
-            """Returns the states of the depths after `done` layers."""
-            return {
-                name: jnp.where(done == depth, x_BxTxE, depth_states[name])
-                for name, depth in depths.items()
-            }
-
-        def run(block, carry, context, done, is_local):
-            x_BxTxE, depth_states = carry
-            x_BxTxE, _ = block(x_BxTxE, context, is_local)
-            return (x_BxTxE, updated(depth_states, x_BxTxE, done)), None
-
         is_local: list[bool | None] = [None] * num_layers
         if c.global_every is not None:
             is_local = [i % c.global_every != c.first_global for i in range(num_layers)]
-        first = 0
-        if not c.first_norm:
-            first_layer = layer(
-                c,
-                self.cross,
-                self.bidirectional,
-                first=True,
-                sparse=c.is_sparse(0),
-                name="first_layer",
-            )
-            x_BxTxE, _ = first_layer(x_BxTxE, context, is_local[0])
-            first = 1
-            depth_states = updated(depth_states, x_BxTxE, first)
-        if c.scan_layers:
-            scanned_is_local = None if context.local is None else jnp.array(is_local[first:])
-            scanned_layer = layer
-            settings = {"sparse": c.is_sparse(first)}
-            if c.repeated_layers > 1:
-                scanned_layer = RepeatedLayers
-                settings = {"layer": layer}
-                if scanned_is_local is not None:
-                    scanned_is_local = scanned_is_local.reshape(-1, c.repeated_layers)
-            length = (num_layers - first) // c.repeated_layers
-            unroll = c.unroll_scan and not self.is_initializing()
-            block = scanned_layer(c, self.cross, self.bidirectional, **settings, name="layers")
-            stack = scanned(run, length, (nn.broadcast, 0, 0), unroll)
-            done = first + c.repeated_layers * (1 + jnp.arange(length))
-            carry = x_BxTxE, depth_states
-            (x_BxTxE, depth_states), _ = stack(block, carry, context, done, scanned_is_local)
-        else:
+
+        def run(block, carry, context, done, is_local):
+            """Runs a block after which `done` layers have run."""
+            x_BxTxE, depth_states = carry
+            x_BxTxE, _ = block(x_BxTxE, context, is_local)
+            updated = {
+                name: jnp.where(done == depth, x_BxTxE, depth_states[name])
+                for name, depth in depths.items()
+            }
+            return (x_BxTxE, updated), None
+
+        def run_separately(carry, i, name, **settings):
+            sparse = c.is_sparse(i)
+            block = layer(c, self.cross, self.bidirectional, sparse=sparse, name=name, **settings)
+            return run(block, carry, context, i + 1, is_local[i])[0]
+
+        carry = x_BxTxE, dict.fromkeys(depths, x_BxTxE)
+        first = 0 if c.first_norm else 1
+        if first:
+            carry = run_separately(carry, 0, "first_layer", first=True)
+        if not c.scan_layers:
             for i in range(first, num_layers):
-                block = layer(
-                    c,
-                    self.cross,
-                    self.bidirectional,
-                    sparse=c.is_sparse(i),
-                    name=f"layers_{i}",
-                )
-                x_BxTxE, _ = block(x_BxTxE, context, is_local[i])
-                depth_states = updated(depth_states, x_BxTxE, i + 1)
-        return x_BxTxE, depth_states
+                carry = run_separately(carry, i, f"layers_{i}")
+            return carry
+
+        scanned_is_local = None if context.local is None else jnp.array(is_local[first:])
+        if c.repeated_layers == 1:
+            block_class, settings = layer, {"sparse": c.is_sparse(first)}
+        else:
+            block_class, settings = RepeatedLayers, {"layer": layer}
+            if scanned_is_local is not None:
+                scanned_is_local = scanned_is_local.reshape(-1, c.repeated_layers)
+        block = block_class(c, self.cross, self.bidirectional, **settings, name="layers")
+        length = (num_layers - first) // c.repeated_layers
+        unroll = c.unroll_scan and not self.is_initializing()
+        stack = scanned(run, length, (nn.broadcast, 0, 0), unroll)
+        done = first + c.repeated_layers * (1 + jnp.arange(length))
+        return stack(block, carry, context, done, scanned_is_local)[0]
 
     def _layer_class(self):
         c = self.config
