@@ -13,7 +13,7 @@ import dataclasses
 import importlib
 import pkgutil
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -264,15 +264,31 @@ def write_model(
         "vocab_size": config.vocab_size,
         "dtype": dtype,
     }
+    _check_heads(config, family, left_out(family, config, params))
     classifies = set(classifiers()) & set(config.heads)
-    for head in classifies - family.heads:
+    if classifies and len(values.get("id2label") or {}) != config.num_classes:
+        values |= class_labels([f"LABEL_{i}" for i in range(config.num_classes)])
+    _check_read_back(config, values, family)
+    untrained = family.untrained(config)
+    tensors = chain(
+        exported(family.links(config), config, arrays),
+        (Tensor(name, x.shape, partial(np.asarray, x), "float32") for name, x in untrained.items()),
+    )
+    write_directory(directory, family.with_ids(values), tensors, dtype, **settings)
+    return family
+
+
+def _check_heads(config: Config, family: Family, left: Collection[str]) -> None:
+    """Raises ValueError if the heads of an export would not compute what the model's heads compute.
+
+    Args:
+      left: result of `left_out`.
+    """
+    for head in set(classifiers()) & set(config.heads) - family.heads:
         raise ValueError(
             f"Got a {family.model_type!r} with the head {head!r}, expected no classification head: "
             "transformers has no class for such a model. Train a model of another family."
         )
-    if classifies and len(values.get("id2label") or {}) != config.num_classes:
-        values |= class_labels([f"LABEL_{i}" for i in range(config.num_classes)])
-    left = left_out(family, config, params)
     if "projections_classes" in left:
         raise ValueError(
             f"Got a {family.model_type!r} with the heads {', '.join(config.heads)}, expected only "
@@ -289,14 +305,6 @@ def write_model(
                 f"Got a model with the head {kind.name!r}, whose output predicts the next token: "
                 "transformers does not have such a layer. Convert a model of another objective."
             )
-    _check_read_back(config, values, family)
-    untrained = family.untrained(config)
-    tensors = chain(
-        exported(family.links(config), config, arrays),
-        (Tensor(name, x.shape, partial(np.asarray, x), "float32") for name, x in untrained.items()),
-    )
-    write_directory(directory, family.with_ids(values), tensors, dtype, **settings)
-    return family
 
 
 def has_untied_warning(family: Family, config: Config) -> bool:
