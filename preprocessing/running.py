@@ -48,6 +48,8 @@ _DOCUMENTS = "documents"  # folder of the documents that are left, and the pass 
 
 # (description, number of tasks) -> a context that returns `advance(tasks)`
 Watch = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], None]]]
+# (description, blocks, number of tasks, folder of the log) -> None
+RunPass = Callable[[str, Sequence[PipelineStep], int, str], None]
 
 
 class Stage(NamedTuple):
@@ -110,35 +112,13 @@ def run(
             run_tasks(preparation.executor(blocks, tasks, log, workers), advance)
 
     out = out_path(preparation)
-    tasks = source.tasks
     reports: list[StepReport] = []
-    documents = ""  # folder of the documents of the previous stage
+    documents = ""  # folder of the documents of the previous stage; "" at the first stage
     *stages, last = stages_of(preparation, source, steps, output)
     for stage in stages:
         _begin(stage)
-        # Number, name and rule of each block with a report.
-        named = [] if documents else [(0, source.name, "malformed")]
-        named += [(k, step.name, step.rule) for k, step in enumerate(stage.steps, 1)]
-        # Blocks of a stage may have equal names, so folders have a number too.
-        places = [stage.path("dropped", f"{k:02d}_{name}") for k, name, _ in named]
-        shown = [Dropped(place, rule) for place, (_, _, rule) in zip(places, named)]
-        head = ReadDocuments(documents) if documents else source.block(shown.pop(0))
-        for stage_pass in stage.passes:
-            blocks = [head, *stage_pass.blocks] if stage_pass.tasks is None else stage_pass.blocks
-            description = f"{stage.steps[0].name}: {stage_pass.name}"
-            pass_log = stage.path("log", stage_pass.name)
-            run_pass(description, blocks, stage_pass.tasks or tasks, pass_log)
-        step_blocks = [
-            step.block(stage.path("passes"), dropped) for step, dropped in zip(stage.steps, shown)
-        ]
+        reports += _run_stage(stage, source, documents, run_pass)
         documents = stage.path(_DOCUMENTS)
-        log = stage.path("log", _DOCUMENTS)
-        description = ", ".join(name for _, name, _ in named)
-        run_pass(description, [head, *step_blocks, WriteDocuments(documents)], tasks, log)
-        reports += [
-            _report(name, rule, log, tasks, k, place)
-            for place, (k, name, rule) in zip(places, named)
-        ]
     if not reports[-1].given:
         dropped = "; ".join(f"{r.name} dropped {description_of(r)}" for r in reports if r.dropped)
         raise ValueError(
@@ -147,11 +127,46 @@ def run(
     _begin(last, lambda: _clear(out))
     if output.begin:
         with watch("vocabulary", 1) as advance:
-            output.begin(out, documents, tasks)
+            output.begin(out, documents, source.tasks)
             advance(1)
     log = last.path("log", output.name)
-    run_pass(output.name, [ReadDocuments(documents), output.block(out, documents)], tasks, log)
-    return [*reports, _report(output.name, "empty", log, tasks, 1, "")]
+    blocks = [ReadDocuments(documents), output.block(out, documents)]
+    run_pass(output.name, blocks, source.tasks, log)
+    return [*reports, _report(output.name, "empty", log, source.tasks, 1, "")]
+
+
+def _run_stage(stage: Stage, source: Source, documents: str, run_pass: RunPass) -> list[StepReport]:
+    """Runs the passes and the steps of a stage, and returns a report of each step.
+
+    Args:
+      stage: the stage.
+      source: source of the first stage, which gets a report too.
+      documents: folder of the documents of the previous stage; "" for the first stage.
+      run_pass: runs the blocks of a pass.
+    """
+    # Number, name and rule of each block with a report.
+    named = [] if documents else [(0, source.name, "malformed")]
+    named += [(k, step.name, step.rule) for k, step in enumerate(stage.steps, 1)]
+    # Blocks of a stage may have equal names, so folders have a number too.
+    folders = [stage.path("dropped", f"{k:02d}_{name}") for k, name, _ in named]
+    writers = [Dropped(folder, rule) for folder, (_, _, rule) in zip(folders, named)]
+    head = ReadDocuments(documents) if documents else source.block(writers.pop(0))
+    for stage_pass in stage.passes:
+        blocks = [head, *stage_pass.blocks] if stage_pass.tasks is None else stage_pass.blocks
+        description = f"{stage.steps[0].name}: {stage_pass.name}"
+        pass_log = stage.path("log", stage_pass.name)
+        run_pass(description, blocks, stage_pass.tasks or source.tasks, pass_log)
+    step_blocks = [
+        step.block(stage.path("passes"), writer) for step, writer in zip(stage.steps, writers)
+    ]
+    log = stage.path("log", _DOCUMENTS)
+    description = ", ".join(name for _, name, _ in named)
+    blocks = [head, *step_blocks, WriteDocuments(stage.path(_DOCUMENTS))]
+    run_pass(description, blocks, source.tasks, log)
+    return [
+        _report(name, rule, log, source.tasks, k, folder)
+        for folder, (k, name, rule) in zip(folders, named)
+    ]
 
 
 def stages_of(
