@@ -66,9 +66,9 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
     settings: dict[str, str] = {}
     for name in ("source", "steps", "output"):
         settings |= plain_settings(name, getattr(p, name))
-    made_of = running.stages_of(p, source, steps, output)[-1].made_of
+    fingerprint = running.stages_of(p, source, steps, output)[-1].fingerprint
     if os.path.exists(file := os.path.join(out, preparation_report.REPORT)):
-        check_unchanged(p.out, atomic_writes.read_json(file), settings, made_of)
+        check_unchanged(p.out, atomic_writes.read_json(file), settings, fingerprint)
         running.finish(out)
         console.print(f"{p.out} is prepared already: nothing to do.", markup=False)
     else:
@@ -76,7 +76,7 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
         console.print(f"Preparing {source.about}", markup=False)
         watch = functools.partial(progress_of, console)
         reports = running.run(p, source, steps, output, workers, watch)
-        report = preparation_report.PreparationReport(source.about, reports, settings, made_of)
+        report = preparation_report.PreparationReport(source.about, reports, settings, fingerprint)
         preparation_report.print_table(console, reports)
         output.end(out, source.tasks, {"made_by": "pretrax prepare", "settings": settings})
         preparation_report.write(out, report, preparation_page.page(report))
@@ -88,12 +88,12 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
     print_note(console, f"Next: {output.next_command(p.out)}")
 
 
-def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: str) -> None:
+def check_unchanged(out: str, before: Any, settings: dict[str, str], fingerprint: str) -> None:
     """Raises ValueError if a folder was prepared from other text or with other settings."""
     # Other programs write reports too.
     if not isinstance(before, dict) or not {"made_of", "settings"} <= before.keys():
         raise ValueError(f"{out} has another program's report.json: set OUT to a new folder.")
-    if before["made_of"] == made_of:
+    if before["made_of"] == fingerprint:
         return
     changed = setting_differences(before["settings"], settings) or [
         "files of the source or of a step have changed"

@@ -219,7 +219,7 @@ def _row_backward(row, bias_HxTxS, softcap):
     d_p_HxTxS = _dot("gud,gsd->gus", d_out_GxUxd, v_GxSxd).reshape(p_HxTxS.shape)
     inner_HxT = inner(out_TxHxd, d_out_TxHxd).T - d_lse_HxT
     d_scores_HxTxS = p_HxTxS * (d_p_HxTxS - inner_HxT[..., None])
-    d_products_HxTxS = d_before_cap(d_scores_HxTxS, products_HxTxS, softcap)
+    d_products_HxTxS = softcap_gradient(d_scores_HxTxS, products_HxTxS, softcap)
     d_products_GxUxS = _by_group(d_products_HxTxS, groups).astype(dtype)
     p_GxUxS = _by_group(p_HxTxS, groups).astype(dtype)
     d_q = _heads_back(_dot("gus,gsd->gud", d_products_GxUxS, k_GxSxd), heads)
@@ -244,8 +244,8 @@ def capped(x, softcap):
     return x if softcap is None else softcap * jnp.tanh(x / softcap)
 
 
-def d_before_cap(d_x, x, softcap):
-    """Returns the gradient before the softcap, given the capped x and its gradient d_x."""
+def softcap_gradient(d_x, x, softcap):
+    """Returns the gradient of the input of `capped`, given its result x and the gradient d_x."""
     return d_x if softcap is None else d_x * (1 - (x / softcap) ** 2)  # the derivative of tanh
 
 

@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
     config: Config
     params: dict  # parameters of `model_of(config)`
-    left: tuple[str, ...]  # names of the network's other parameters
+    discarded: tuple[str, ...]  # names of the network's other parameters
 
 
 class Model(NamedTuple):

@@ -30,7 +30,7 @@ from ..settings.system_errors import in_words
 from . import builders
 from .builders import Model
 from .config import Config
-from .hugging_face import TRAINING_FIELDS, TensorFiles, meaning, parameter_shapes
+from .hugging_face import TRAINING_FIELDS, TensorFiles, parameter_shapes, resolved_settings
 from .hugging_face.links import (
     IN_OUT,
     OUT_IN,
@@ -183,8 +183,8 @@ def check_config(model: Model) -> Config:
     fixed["scale_logits"] = config.logits_via_embedding
     t5 = builders.encoder_decoder(config.vocab_size, **fixed).config
     assert t5 is not None  # a model of a builder has a config
-    ours = meaning(config)
-    theirs = meaning(t5)
+    ours = resolved_settings(config)
+    theirs = resolved_settings(t5)
     differ = [
         f"{name}={getattr(config, name)!r}, expected {getattr(t5, name)!r}"
         for name in ours

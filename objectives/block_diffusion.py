@@ -22,7 +22,7 @@ from ..constraints import Count, checked
 from .arithmetic import bernoulli, fixed24, is_text, product24, ratio24, uniform24
 from .contract import BatchLoss, Facts, Objective
 from .features import input_sequence, labels_in_place, pad_or_truncate
-from .layouts import guarded, positions, predicted
+from .layouts import key_intervals, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import by_document, document_ranges, piece, splice
@@ -160,7 +160,7 @@ def _add_copies(row: StackRow, batch: dict) -> dict:
         "noised_input_tokens": copy["noised"],
         "noised_segment_ids": segments,
         "noised_positions": batch[f"{row.stack}_positions"],
-        "noised_key_intervals": guarded(block_start, block_end, segments),
+        "noised_key_intervals": key_intervals(block_start, block_end, segments),
         "noised_clean_intervals": jnp.stack([first, block_start]),
         "noised_rates": copy["noised_rates"],
     }
@@ -210,11 +210,11 @@ def _in_two_stacks(features, lengths, bos, max_documents) -> dict:
         "encoder_input_tokens": pad_or_truncate(features["inputs"], lengths["encoder"]),
         "encoder_segment_ids": given,
         "encoder_positions": given_positions,
-        "encoder_key_intervals": guarded(given_first, given_end, given),
+        "encoder_key_intervals": key_intervals(given_first, given_end, given),
         "decoder_input_tokens": pad_or_truncate(features["noised"], lengths["decoder"]),
         "decoder_segment_ids": copied,
         "decoder_positions": copied_positions,
-        "decoder_key_intervals": guarded(begin, end, copied),
+        "decoder_key_intervals": key_intervals(begin, end, copied),
         "cross_key_intervals": jnp.stack([first, begin]),
         "noised_rates": pad_or_truncate(features["noised_rates"], lengths["decoder"]),
         "member": features["member"],

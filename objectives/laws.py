@@ -433,10 +433,10 @@ def _few_rows(case: LawExamples) -> dict:
 
 def _batch_of(case: LawExamples, features: dict, chosen: Sequence[int]) -> dict:
     """Returns a batch of these rows, arranged for the first layout that supports their streams."""
-    suited = layouts.suited([case.lengths])
-    if not suited:
+    supporting = layouts.supporting_layouts([case.lengths])
+    if not supporting:
         raise Broken(f"No layout supports the streams {list(case.lengths)} together.")
-    layout = layouts.LAYOUTS[suited[0]]
+    layout = layouts.LAYOUTS[supporting[0]]
     stacks = layout.lengths(case.lengths)
     arrange = _arranging(layout, tuple(stacks.items()), case.ids.bos, case.max_documents)
     return jax.device_get(arrange({name: x[np.array(chosen)] for name, x in features.items()}))

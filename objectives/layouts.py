@@ -143,7 +143,7 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
         f"{stack}_input_tokens": place(f["inputs"], shift_right(f["targets"])),
         f"{stack}_segment_ids": segments,
         f"{stack}_positions": positions(segments, whole),
-        f"{stack}_key_intervals": guarded(by_document(whole.start, segments), end, segments),
+        f"{stack}_key_intervals": key_intervals(by_document(whole.start, segments), end, segments),
         "member": f["member"],
     }
     row = StackRow(
@@ -375,15 +375,17 @@ encoder = _replaceable(
     functools.partial(single_stack_lengths, "encoder"),
     functools.partial(single_stack, "encoder"),
 )
-# The order is that of `suited`.
+# The order is that of `supporting_layouts`.
 LAYOUTS = {"encoder_decoder": encoder_decoder, "encoder": encoder, "decoder": decoder}
 
 
-def suited(lengths: Sequence[dict[str, int]]) -> list[str]:
+def supporting_layouts(lengths: Sequence[dict[str, int]]) -> list[str]:
     """Returns the names of the layouts that support the streams of all these lengths.
 
-    >>> suited([{"inputs": 9, "labels": 2}]), suited([{"inputs": 9, "orders": 9}])
-    (['encoder', 'decoder'], [])
+    >>> supporting_layouts([{"inputs": 9, "labels": 2}])
+    ['encoder', 'decoder']
+    >>> supporting_layouts([{"inputs": 9, "orders": 9}])
+    []
     """
     found = []
     for name, layout in LAYOUTS.items():
@@ -426,7 +428,7 @@ def _shift_right(tokens, segments, document, bos):
     return jnp.where(segments > 0, jnp.where(first, bos, jnp.roll(tokens, 1)), 0)
 
 
-def guarded(start, end, segments):
+def key_intervals(start, end, segments):
     """Returns intervals i32[2, Q]. Padding attends to itself, so that the softmax is finite."""
     i = jnp.arange(segments.size, dtype=jnp.int32)
     live = segments > 0
@@ -435,12 +437,12 @@ def guarded(start, end, segments):
 
 def _bidirectional(segments, document):
     start = by_document(document.start, segments)
-    return guarded(start, start + by_document(document.length, segments), segments)
+    return key_intervals(start, start + by_document(document.length, segments), segments)
 
 
 def _causal(segments, document):
     i = jnp.arange(segments.size, dtype=jnp.int32)
-    return guarded(by_document(document.start, segments), i + 1, segments)
+    return key_intervals(by_document(document.start, segments), i + 1, segments)
 
 
 def _cross(segments, encoder_document):

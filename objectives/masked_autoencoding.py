@@ -15,7 +15,7 @@ from ..constraints import OpenShare, checked
 from .arithmetic import randint, ratio, traced
 from .contract import VOCABULARY, BatchLoss, Objective, Rows
 from .features import pad_or_truncate
-from .layouts import guarded, single_stack, single_stack_lengths
+from .layouts import key_intervals, single_stack, single_stack_lengths
 from .losses import token_loss
 from .masked_language_modeling import masked_lm
 from .prompt_forms import PromptForm
@@ -190,7 +190,7 @@ def _with_decoder(features, lengths, bos, max_documents) -> dict:
         "decoder_loss_weights": f["targets_weights"],
         "decoder_segment_ids": segments,
         "decoder_positions": f["contexts_positions"],
-        "decoder_key_intervals": guarded(f["contexts_starts"], f["contexts_ends"], segments),
+        "decoder_key_intervals": key_intervals(f["contexts_starts"], f["contexts_ends"], segments),
         "cross_key_intervals": jnp.stack([first, first + 1]),
     }
 

@@ -39,7 +39,7 @@ from .streams import STREAMS
 from .token_ids import TokenIds
 
 FOLLOWS = 0
-FOLLOWS_NOT = 1
+DOES_NOT_FOLLOW = 1
 
 
 @checked
@@ -279,7 +279,7 @@ def _draw_order(bits_Dx4, source, ends, document: DocumentRanges, theirs: Docume
     )
     differ = (2 * cut != whole.length) | _differ(source, front[0], back[0], cut)
     counts = (whole.length > 1) & differ
-    return a, b, jnp.where(swapped, FOLLOWS_NOT, FOLLOWS), counts
+    return a, b, jnp.where(swapped, DOES_NOT_FOLLOW, FOLLOWS), counts
 
 
 def _draw_next_from_same(bits_Dx4, source, ends, document: DocumentRanges, theirs: DocumentRanges):
@@ -306,7 +306,7 @@ def _next_or_not(bits_D, source, document: DocumentRanges, cut, other, length):
     a = piece(document.start, cut)
     b = piece(jnp.where(wrong, other, follows), length)
     counts = (length > 0) & _differ(source, follows, other, length)
-    return a, b, jnp.where(wrong, FOLLOWS_NOT, FOLLOWS), counts
+    return a, b, jnp.where(wrong, DOES_NOT_FOLLOW, FOLLOWS), counts
 
 
 def _differ(source, one, other, length):

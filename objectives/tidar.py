@@ -18,7 +18,7 @@ from ..constraints import Count, Positive, checked
 from .block_diffusion import no_tokens_ahead
 from .contract import BatchLoss, Objective
 from .language_modeling import causal_lm
-from .layouts import guarded, reads_positions
+from .layouts import key_intervals, reads_positions
 from .losses import at_slots, predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
 from .splicing import by_document, document_ranges
@@ -149,7 +149,7 @@ def _add_masks(row: StackRow, batch: dict) -> dict:
         "noised_input_tokens": masks,
         "noised_segment_ids": segments,
         "noised_positions": positions,
-        "noised_key_intervals": guarded(first + begins, first + ends, segments),
+        "noised_key_intervals": key_intervals(first + begins, first + ends, segments),
         "noised_clean_intervals": jnp.stack([first, first + visible]),
     }
     return {name: jnp.where(has_mask, x, batch.get(name, x)) for name, x in columns.items()}

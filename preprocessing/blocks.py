@@ -17,7 +17,7 @@ import zstandard
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
-EXAMPLES = 3  # number of dropped documents in the report, for each rule and task
+EXAMPLES_PER_RULE = 3  # number of dropped documents in the report, for each rule and task
 EXAMPLE_CHARACTERS = 2_000
 RULE = "filter_reason"  # metadata key under which datatrove writes why it dropped a document
 
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
     name: str
     # (folder that the passes wrote to, writer of dropped documents) -> block of the step
-    block: Callable[[str, "Dropped"], PipelineStep]
+    block: Callable[[str, "DroppedExamples"], PipelineStep]
     passes: Callable[[str], Sequence[Pass]] | None = None  # (folder to write to) -> passes in order
     rule: str = ""  # name of the only rule; "" if the block names its rules
     version: Sequence[Any] = ()  # plain values that change if other data of the step changes
@@ -48,11 +48,11 @@ class Source(NamedTuple):
     tasks: int
     version: Sequence[Any]  # plain values that change if the text or the way to read it changes
     # (writer of dropped documents) -> block that yields the documents of a task
-    block: Callable[["Dropped"], PipelineStep]
+    block: Callable[["DroppedExamples"], PipelineStep]
     about: str  # description for the user
 
 
-class Dropped(contextlib.AbstractContextManager):
+class DroppedExamples(contextlib.AbstractContextManager):
     """Saves the first dropped documents of each rule. It is an exclusion writer of datatrove."""
 
     def __init__(self, folder: str, rule: str):
@@ -68,7 +68,7 @@ class Dropped(contextlib.AbstractContextManager):
     def note(self, rule: str, name: str, text: str, rank: int) -> None:
         self._rank = rank
         examples = self._kept.setdefault(rule, [])
-        if len(examples) < EXAMPLES:
+        if len(examples) < EXAMPLES_PER_RULE:
             examples.append({"id": name, "text": text[:EXAMPLE_CHARACTERS]})
 
     def __exit__(self, *_: object) -> None:
@@ -79,13 +79,13 @@ class Dropped(contextlib.AbstractContextManager):
 
 
 def examples_in(folder: str) -> dict[str, list[dict[str, str]]]:
-    """Returns the first dropped documents of each rule that `Dropped` saved, over all tasks."""
+    """Returns the documents that `DroppedExamples` saved for each rule, over all tasks."""
     merged: dict[str, list[dict[str, str]]] = {}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         with open(os.path.join(folder, name)) as file:
             for rule, examples in json.load(file).items():
                 known = merged.setdefault(rule, [])
-                known += examples[: EXAMPLES - len(known)]
+                known += examples[: EXAMPLES_PER_RULE - len(known)]
     return merged
 
 

@@ -23,7 +23,7 @@ from datatrove.utils.text import ngrams, simplify_text
 from ..constraints import Count, checked
 from ..data.finding import find_files, versions_of
 from ..data.reading import good, raw_documents
-from .blocks import Dropped, Pass, Step
+from .blocks import DroppedExamples, Pass, Step
 from .words import WORDS
 
 
@@ -39,7 +39,7 @@ def exact_duplicates() -> Step:
             Pass("find", [ExactFindDedups(hashes, found, config, lines_to_buffer=1000)], tasks=1),
         ]
 
-    def block(folder: str, dropped: Dropped):
+    def block(folder: str, dropped: DroppedExamples):
         found = os.path.join(folder, "found")
         os.makedirs(found, exist_ok=True)  # datatrove only makes it if there is a duplicate
         return ExactDedupFilter(found, config, dropped)

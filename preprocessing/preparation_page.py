@@ -17,7 +17,7 @@ pre + p, h3 + p { overflow-wrap:anywhere }
 
 def page(report: PreparationReport) -> str:
     """Returns the page as HTML. Names, rules and texts are escaped."""
-    records = report.steps[0].taken
+    records = report.steps[0].documents_in
     title = f"{report.documents:,} documents of {records:,}"
     figures = [
         (f"{records:,}", "records read"),
@@ -36,13 +36,13 @@ def page(report: PreparationReport) -> str:
 
 
 def _table(steps: Sequence[StepReport]) -> str:
-    most = max(steps[0].taken, 1)
+    most = max(steps[0].documents_in, 1)
     lines = [
         [
             escape(s.name),
-            f"{s.taken:,}",
-            f"{s.given:,}",
-            f'<div class="share"><i style="width:{100 * s.given / most:.2f}%"></i></div>',
+            f"{s.documents_in:,}",
+            f"{s.documents_out:,}",
+            f'<div class="share"><i style="width:{100 * s.documents_out / most:.2f}%"></i></div>',
             _rules(s),
         ]
         for s in steps

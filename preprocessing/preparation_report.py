@@ -19,8 +19,8 @@ class StepReport(NamedTuple):
     """The results of a step."""
 
     name: str
-    taken: int  # number of documents that went in; for the source, number of records
-    given: int  # number of documents that came out
+    documents_in: int  # number of documents that went in; for the source, number of records
+    documents_out: int  # number of documents that came out
     dropped: Mapping[str, int]  # rule -> number of dropped documents
     # Number of documents with a changed text; None if the step changes no text.
     changed: int | None = None
@@ -35,11 +35,11 @@ class PreparationReport(NamedTuple):
     source: str  # description of the source
     steps: Sequence[StepReport]
     settings: Mapping[str, str]
-    made_of: str  # fingerprint of the settings and the source
+    fingerprint: str  # hash of the settings and the source
 
     @property
     def documents(self) -> int:
-        return self.steps[-1].given
+        return self.steps[-1].documents_out
 
     @property
     def tokens(self) -> int:
@@ -51,7 +51,7 @@ def write(out: str, report: PreparationReport, page: str) -> None:
     # The name of a file or the id of a record may contain half a surrogate pair.
     write_bytes(os.path.join(out, PAGE), page.encode("utf-8", "backslashreplace"))
     steps = [
-        {"name": s.name, "in": s.taken, "out": s.given, "dropped": dict(s.dropped)}
+        {"name": s.name, "in": s.documents_in, "out": s.documents_out, "dropped": dict(s.dropped)}
         | ({"changed": s.changed} if s.changed is not None else {})
         for s in report.steps
     ]
@@ -62,7 +62,7 @@ def write(out: str, report: PreparationReport, page: str) -> None:
         "tokens": report.tokens,
         "unknown_tokens": report.steps[-1].unknown,
         "settings": dict(report.settings),
-        "made_of": report.made_of,
+        "made_of": report.fingerprint,
     }
     write_json(os.path.join(out, REPORT), values)
 
@@ -78,7 +78,7 @@ def print_table(console: Console, steps: Sequence[StepReport]) -> None:
         # names of the user must not be read as markup
         name = Text(step.name)
         dropped = Text(description_of(step))
-        table.add_row(name, f"{step.taken:,}", f"{step.given:,}", dropped)
+        table.add_row(name, f"{step.documents_in:,}", f"{step.documents_out:,}", dropped)
     console.print(table)
 
 

@@ -29,7 +29,7 @@ from ..constraints import name_of
 from ..settings.atomic_writes import read_json, write_json
 from ..settings.partial import as_partial, parameters
 from .blocks import (
-    Dropped,
+    DroppedExamples,
     Pass,
     ReadDocuments,
     Source,
@@ -58,7 +58,7 @@ class Stage(NamedTuple):
     folder: str
     # In the first stage they follow the source. In other stages the first step has passes.
     steps: Sequence[Step]
-    made_of: str  # fingerprint of the settings of this stage and the stages before it
+    fingerprint: str  # hash of the settings of this stage and the stages before it
 
     def path(self, *names: str) -> str:
         return os.path.join(self.folder, *names)
@@ -119,7 +119,7 @@ def run(
         _begin(stage)
         reports += _run_stage(stage, source, documents, run_pass)
         documents = stage.path(_DOCUMENTS)
-    if not reports[-1].given:
+    if not reports[-1].documents_out:
         dropped = "; ".join(f"{r.name} dropped {description_of(r)}" for r in reports if r.dropped)
         raise ValueError(
             f"No documents remain of {source.about}: {dropped or 'there were no documents'}."
@@ -149,7 +149,7 @@ def _run_stage(stage: Stage, source: Source, documents: str, run_pass: RunPass) 
     named += [(k, step.name, step.rule) for k, step in enumerate(stage.steps, 1)]
     # Blocks of a stage may have equal names, so folders have a number too.
     folders = [stage.path("dropped", f"{k:02d}_{name}") for k, name, _ in named]
-    writers = [Dropped(folder, rule) for folder, (_, _, rule) in zip(folders, named)]
+    writers = [DroppedExamples(folder, rule) for folder, (_, _, rule) in zip(folders, named)]
     head = ReadDocuments(documents) if documents else source.block(writers.pop(0))
     for stage_pass in stage.passes:
         blocks = [head, *stage_pass.blocks] if stage_pass.tasks is None else stage_pass.blocks
@@ -202,11 +202,11 @@ def stages_of(
 def _begin(stage: Stage, clear: Callable[[], None] = lambda: None) -> None:
     """Calls `clear` and makes the folder of a stage, unless it exists with this fingerprint."""
     file = os.path.join(stage.folder, _MADE_OF)
-    if os.path.exists(file) and read_json(file) == stage.made_of:
+    if os.path.exists(file) and read_json(file) == stage.fingerprint:
         return
     shutil.rmtree(stage.folder, ignore_errors=True)
     clear()
-    write_json(file, stage.made_of)
+    write_json(file, stage.fingerprint)
 
 
 def _clear(out: str) -> None:
@@ -245,8 +245,8 @@ def _report(name: str, rule: str, log: str, tasks: int, block: int, dropped: str
         rules[rule or "dropped"] = rest
     return StepReport(
         name=name,
-        taken=totals["total"],
-        given=totals["forwarded"],
+        documents_in=totals["total"],
+        documents_out=totals["forwarded"],
         dropped=dict(sorted(rules.items(), key=lambda item: (-item[1], item[0]))),
         changed=totals.get("changed"),
         tokens=totals["tokens"],

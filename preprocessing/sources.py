@@ -31,7 +31,7 @@ from ..data.reading import (
 )
 from ..settings.atomic_writes import checksum
 from ..settings.user_modules import import_module
-from .blocks import Dropped, Source
+from .blocks import DroppedExamples, Source
 from .repositories import documents, repositories_in
 
 MAX_TASKS = 512  # the search for near duplicates keeps a file of each task open
@@ -322,7 +322,7 @@ class _Read(PipelineStep):
     type = "Reader"
     name = "read"
 
-    def __init__(self, read: Callable[[int], Iterator[Document | Bad]], dropped: Dropped):
+    def __init__(self, read: Callable[[int], Iterator[Document | Bad]], dropped: DroppedExamples):
         super().__init__()
         self.read = read
         self.dropped = dropped

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ..objectives import Builder, TokenIds, members_of
 from ..objectives.catalog import ARCHITECTURES, Entry
 from ..objectives.contract import with_corpus_classes
-from ..objectives.layouts import LAYOUTS, suited
+from ..objectives.layouts import LAYOUTS, supporting_layouts
 
 
 class Choice(NamedTuple):
@@ -64,7 +64,9 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
         return choice.model(ids.size, with_corpus_classes(choice.build(ids), 2).facts.heads).layout
     if choice.entry:
         return layout_of(choice.entry)
-    layouts = suited([member.objective.lengths(100) for member in members_of(choice.build(ids))])
+    layouts = supporting_layouts(
+        [member.objective.lengths(100) for member in members_of(choice.build(ids))]
+    )
     if not layouts:
         raise ValueError(
             f"No model can learn from the features of {choice.name}: expected features of an "

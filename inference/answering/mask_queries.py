@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from ...objectives import PromptForm
 from ...objectives.contract import Array
-from ...objectives.layouts import guarded
+from ...objectives.layouts import key_intervals
 from ..trained import Trained
 
 
@@ -107,11 +107,11 @@ def _grouped(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
         "decoder_input_tokens": text.tokens,
         "decoder_segment_ids": text.is_given.astype(jnp.int32),
         "decoder_positions": text.positions,
-        "decoder_key_intervals": guarded(0, text.given, text.is_given),
+        "decoder_key_intervals": key_intervals(0, text.given, text.is_given),
         "noised_input_tokens": jnp.full_like(text.tokens, reading.mask),
         "noised_segment_ids": text.is_mask.astype(jnp.int32),
         "noised_positions": text.positions,
-        "noised_key_intervals": guarded(
+        "noised_key_intervals": key_intervals(
             text.given, text.given + jnp.sum(text.is_mask), text.is_mask
         ),
         "noised_clean_intervals": _to(text.given, text.tokens.size),
@@ -136,7 +136,7 @@ def _shuffled(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
         "decoder_segment_ids": text.is_given.astype(jnp.int32),
         "decoder_positions": read_at,
         "decoder_block_positions": text.positions + 1,
-        "decoder_key_intervals": guarded(0, slot + 1, text.is_given),
+        "decoder_key_intervals": key_intervals(0, slot + 1, text.is_given),
         "noised_input_tokens": jnp.full_like(read, read[text.given]),
         "noised_segment_ids": text.is_mask.astype(jnp.int32),
         "noised_positions": jnp.full_like(read_at, read_at[text.given]),

@@ -49,7 +49,7 @@ __all__ = [
     "family_of",
     "has_untied_warning",
     "left_out",
-    "meaning",
+    "resolved_settings",
     "open_source",
     "parameter_shapes",
     "read_json",
@@ -393,8 +393,8 @@ def _differences(config: Config, family: Family) -> list[str]:
 
 def _differing(config: Config, exported: Config) -> list[str]:
     """Returns the settings that affect the network's function and differ in two models."""
-    before = meaning(config)
-    after = meaning(exported)
+    before = resolved_settings(config)
+    after = resolved_settings(exported)
     unused = set(TRAINING_FIELDS)
     if "replaced" in config.heads and "vocabulary" not in config.heads:  # a discriminator
         unused |= {"logits_via_embedding", "vocabulary_layer", "vocabulary_bias"}
@@ -431,7 +431,7 @@ def _read_back(config: Config, values: Mapping[str, Any], family: Family) -> Con
     return getattr(builders, family.layout)(config.vocab_size, **settings).config
 
 
-def meaning(config: Config) -> dict:
+def resolved_settings(config: Config) -> dict:
     """Returns the settings, with each None replaced by the value that it stands for.
 
     Every attention mechanism that computes softmax attention is named "plain".

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from ..attention import MASK_VALUE, capped, d_before_cap, inner
+from ..attention import MASK_VALUE, capped, inner, softcap_gradient
 from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded
 
@@ -318,7 +318,7 @@ def _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, masked):
     p_QxK = jnp.exp(scores_QxK - a.lse[at.row, at.head, queries][:, None])
     d_p_QxK = dot(d_out_Qxd, v_Kxd, (1, 1))
     d_scores_QxK = p_QxK * (d_p_QxK - a.inner[at.row, at.head, queries][:, None])
-    d_products_QxK = d_before_cap(d_scores_QxK, products_QxK, s.softcap)
+    d_products_QxK = softcap_gradient(d_scores_QxK, products_QxK, s.softcap)
     return p_QxK.astype(q_Qxd.dtype), d_scores_QxK, d_products_QxK.astype(q_Qxd.dtype)
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ..attention import MASK_VALUE, capped, d_before_cap
+from ..attention import MASK_VALUE, capped, softcap_gradient
 from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded, seeing_blocks, tiles, visible_blocks
 
@@ -484,7 +484,7 @@ def _gradients(s, at, block, masked):
     p_KxQ = jnp.exp(scores_KxQ - block.lse[...])
     d_p_KxQ = dot(block.v[...], block.d_out[...], (0, 0))
     d_scores_KxQ = p_KxQ * (d_p_KxQ - block.inner[...])
-    d_products_KxQ = d_before_cap(d_scores_KxQ, products_KxQ, s.softcap)
+    d_products_KxQ = softcap_gradient(d_scores_KxQ, products_KxQ, s.softcap)
     dtype = block.q.dtype
     return p_KxQ.astype(dtype), d_scores_KxQ, d_products_KxQ.astype(dtype)
 

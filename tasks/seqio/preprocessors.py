@@ -282,7 +282,9 @@ def _row_group(objective: Objective, ids: TokenIds, sequence_length: Mapping[str
     longest_of_all = max(stacks.values())
     needed = {
         name: {FEATURES[stack]: stacks.get(stack, longest_of_all) for stack in name.split("_")}
-        for name in layouts.suited([m.objective.lengths(2) for m in members_of(objective)])
+        for name in layouts.supporting_layouts(
+            [m.objective.lengths(2) for m in members_of(objective)]
+        )
     }
     if needed and layout not in needed:
         expected = ", or ".join(f"{sizes} for {name!r}" for name, sizes in needed.items())

@@ -15,7 +15,7 @@ from pretrax.corpora import vocabularies
 from pretrax.corpora.vocabularies import special_tokens, tokenization
 from pretrax.inference import Trained
 from pretrax.objectives import Row
-from pretrax.objectives.layouts import LAYOUTS, suited
+from pretrax.objectives.layouts import LAYOUTS, supporting_layouts
 from pretrax.settings import atomic_writes, run_directory
 from pretrax.training.run import padded_vocabulary
 from pretrax.training.saved.checkpoints import Checkpoints, Keep
@@ -137,7 +137,7 @@ def _arranging(build, size: int, slack: int):
         features = objective.corrupt(key, row, row, lengths, 1)
         features |= {"member": jnp.int32(0)}
         found = {}
-        for name in suited([lengths]):
+        for name in supporting_layouts([lengths]):
             stacks = LAYOUTS[name].lengths(lengths)
             stacks = {stack: slots + slack for stack, slots in stacks.items()}
             found[name] = LAYOUTS[name].arrange(features, stacks, IDS.bos, 1)

@@ -193,7 +193,7 @@ def test_a_disentangled_embedding_is_trained_by_the_generator_and_its_difference
     # The kept part has the sum of both embeddings.
     params["embedding_difference"] = jax.random.normal(jax.random.key(1), (V, SHAPE["emb_dim"]))
     part = single_transformer(model, params)
-    assert part.left == ("generator", "generator_in", "generator_out")
+    assert part.discarded == ("generator", "generator_in", "generator_out")
     summed = shared["token_embedding"] + params["embedding_difference"]
     np.testing.assert_array_equal(part.params["token_embedding"], summed)
 

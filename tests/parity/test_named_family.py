@@ -16,10 +16,10 @@ from pretrax.models.config import Config
 from pretrax.models.hugging_face import (
     FAMILIES,
     TRAINING_FIELDS,
-    meaning,
     open_source,
     parameter_shapes,
     recognize,
+    resolved_settings,
     write_model,
 )
 from pretrax.models.trees import nested
@@ -80,7 +80,7 @@ def test_a_changed_setting_is_refused_or_comes_back(name, tmp_path):
         except ValueError as error:
             refused.append((setting, str(error)))
             continue
-        assert meaning(again)[setting] == meaning(config)[setting], setting
+        assert resolved_settings(again)[setting] == resolved_settings(config)[setting], setting
         kept.append(setting)
     assert {"norm_epsilon", "mlp_dim"} & set(kept) and len(refused) > 20
     named = [error for setting, error in refused if f"{setting}=" in error]

@@ -4,7 +4,7 @@ import pytest
 
 from pretrax.data.reading import MalformedLine
 from pretrax.preprocessing import sources
-from pretrax.preprocessing.blocks import Dropped
+from pretrax.preprocessing.blocks import DroppedExamples
 from pretrax.preprocessing.repositories import ordered, repositories_in
 from tests.refusals import refuses
 
@@ -16,7 +16,7 @@ def write(folder, files):
 
 
 def read(source, tmp_path):
-    block = source.block(Dropped(str(tmp_path / "dropped"), "read"))
+    block = source.block(DroppedExamples(str(tmp_path / "dropped"), "read"))
     return [one for rank in range(source.tasks) for one in block.run(None, rank, source.tasks)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from datatrove.data import Document
 
 from pretrax.preprocessing import duplicates, filters
-from pretrax.preprocessing.blocks import Dropped, WriteDocuments, documents_of, examples_in
+from pretrax.preprocessing.blocks import DroppedExamples, WriteDocuments, documents_of, examples_in
 from pretrax.preprocessing.words import Words
 from tests.preprocessing import planted
 from tests.refusals import assert_named, exits, refuses
@@ -28,7 +28,7 @@ def outcome(step, text, metadata=None):
     """Runs a step on one document. Returns its text, or the rule that dropped it."""
     document = Document(text, "id", metadata=metadata or {})
     with tempfile.TemporaryDirectory() as folder:
-        block = step.block("", Dropped(folder, step.rule))
+        block = step.block("", DroppedExamples(folder, step.rule))
         left = list(block.run(iter([document])))
         return left[0].text if left else f"dropped: {next(iter(examples_in(folder)))}"
 
@@ -41,7 +41,7 @@ def test_clean_removes_control_characters_and_blank_lines():
 def test_metadata_of_an_unexpected_type_is_kept(tmp_path):
     documents = [Document(text, text, metadata={"token_count": "12"}) for text in "ab"]
     for step in (filters.clean(), filters.rule(function=lambda text, metadata: True)):
-        left = list(step.block("", Dropped(str(tmp_path), step.rule)).run(iter(documents)))
+        left = list(step.block("", DroppedExamples(str(tmp_path), step.rule)).run(iter(documents)))
         assert [document.text for document in left] == ["a", "b"]
 
 

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from pretrax.preprocessing.blocks import Dropped
+from pretrax.preprocessing.blocks import DroppedExamples
 from pretrax.preprocessing.sources import seqio_task, tensorflow_dataset
 from pretrax.tasks.seqio.quiet_tensorflow import seqio
 from pretrax.tasks.seqio.seqio_texts import DatasetTexts, TaskTexts
@@ -30,7 +30,7 @@ def register(name, *steps):
 def test_a_task_gives_its_text_without_its_vocabulary(tmp_path):
     register("texts_to_prepare", seqio.preprocessors.tokenize)
     source = seqio_task(name="texts_to_prepare")
-    block = source.block(Dropped(str(tmp_path), "malformed"))
+    block = source.block(DroppedExamples(str(tmp_path), "malformed"))
     documents = list(block.run(None, 0, source.tasks))
     assert [document.text for document in documents] == [text for text in TEXTS if text.strip()]
     assert [document.id.rpartition("/")[2] for document in documents] == ["0", "1", "3"]

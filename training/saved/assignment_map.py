@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 
 from ...models.config import Config
-from ...models.hugging_face import TRAINING_FIELDS, meaning
+from ...models.hugging_face import TRAINING_FIELDS, resolved_settings
 from ...objectives.contract import VOCABULARY
 from ...settings import run_directory
 from ..run import Run
@@ -52,8 +52,8 @@ def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
 
 
 def different_layers(there: Config, here: Config) -> list[str]:
-    one = meaning(there)
-    other = meaning(here)
+    one = resolved_settings(there)
+    other = resolved_settings(here)
     compared = [name for name in one if name not in (*TRAINING_FIELDS, *ADAPTED)]
     differ = [name for name in compared if one[name] != other[name]]
     return [f"{name}: there {one[name]!r}, here {other[name]!r}" for name in differ]
