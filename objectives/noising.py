@@ -349,9 +349,7 @@ def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     hidden &= _sum_before(hidden, text, document) < by_document(max_hidden_D, text.segments)
     if text.hidden is not None:
         hidden = text.hidden
-    opens = hidden & ~(_continues(hidden, text, document) & hiding.whole_runs)
-    if text.hidden_starts is not None:
-        opens |= hidden & text.hidden_starts
+    opens = jnp.where(hiding.whole_runs, _opens(hidden, text, document), hidden)
     return hidden, opens, _sum_before(opens, text, document)
 
 
@@ -456,9 +454,7 @@ def poisson_spans(
 def _infill(key, text: Text, count: int, *, density, mean_span_length, span_lengths, mask) -> Text:
     document = document_ranges(text.segments, count)
     if text.hidden is not None:
-        opens = text.hidden & ~_continues(text.hidden, text, document)
-        if text.hidden_starts is not None:
-            opens |= text.hidden & text.hidden_starts
+        opens = _opens(text.hidden, text, document)
         tokens = jnp.where(opens, mask, text.tokens)
         return kept_tokens(tokens, text.segments, opens | ~text.hidden, text.tokens.size)
     hidden_D, max_spans_D = infilling_counts(document.length, density, mean_span_length)
@@ -520,9 +516,10 @@ def _sum_before(x_N, text: Text, document):
     return total - by_document(total[document.start], text.segments)
 
 
-def _continues(hidden_N, text: Text, document):
-    """Returns bool[N]: whether the previous token is hidden and in the same document."""
-    return jnp.roll(hidden_N, 1) & (_position(text, document) > 0)
+def _opens(hidden_N, text: Text, document):
+    """Returns bool[N]: whether each hidden token begins a span (`Row.hidden_starts`)."""
+    opens = hidden_N & ~(jnp.roll(hidden_N, 1) & (_position(text, document) > 0))
+    return opens if text.hidden_starts is None else opens | (hidden_N & text.hidden_starts)
 
 
 def kept_tokens(tokens_M, segments_M, keep_M, size: int) -> Text:
