@@ -62,6 +62,7 @@ from .tokens_ahead import ProjectionAhead, TokensAhead, scanned, shifted_left
 
 REPEATED = "repeated_"  # prefix of the names of the layers in `RepeatedLayers`
 ENCODED = "encoded_"  # prefix of the encoder's keys and values in a decoder's self-attention
+QKV_AXES = ("embed", "heads", "kv")  # logical axes of the weights of queries, keys and values
 
 
 class Transformer(nn.Module):
@@ -747,53 +748,19 @@ class Attention(nn.Module):
         noised=None,
         encoded=None,
     ):
-        c = self.config
-        queries = (c.num_heads, c.head_dim)
-        keys = (c.num_key_heads, c.head_dim)
-        axes = ("embed", "heads", "kv")
-        init = weights(c, out_axis=(1, 2), distribution="normal")
-        # If scores are not scaled, as in T5, the initial query weights contain the scale.
-        query_scale = 1.0 if c.init_stddev is not None else c.head_dim**-0.5 / c.score_scale
-        query_init = lambda *args: init(*args) * query_scale  # noqa: E731
-        # If the kernels take arrays with slots as the last axis, biases are added in that layout.
-        # Cross-attention uses it as well: if the scans of two stacks save arrays of one shape, XLA
-        # for TPUs fills these with zeros first.
-        has_slots_last = c.mechanism.slots_last(x_BxTxE.shape[1])
-        has_bias = c.biases or c.qkv_biases
-        crosses = source_BxSxE is not x_BxTxE
-        slots_last = has_slots_last and has_bias
-        scale = 1.0 if c.qk_norm else c.score_scale
-        shape = (c.emb_dim, *queries)
-        q = linear(
-            self, "query", x_BxTxE, shape, axes, query_init, slots_last=slots_last, scale=scale
-        )
-        q = self._normed("query_norm", q)
+        # If the kernels take arrays with slots as the last axis, other operations on queries and
+        # keys use that layout too.
+        has_slots_last = self.config.mechanism.slots_last(x_BxTxE.shape[1])
         rotate = positions.rotate_slots_last if has_slots_last else positions.rotate
-        if rotation is not None:
-            q = rotate(q, rotation)
-        if c.qk_norm:
-            q *= c.score_scale
+        q = self._queries(x_BxTxE, rotate, rotation)
         k = v = encoded_k = encoded_v = None
         if source_BxSxE is not None:
-            joins = encoded is not None and encoded.states is not None
+            crosses = source_BxSxE is not x_BxTxE
             source_slots = source_BxSxE.shape[1]
+            joins = encoded is not None and encoded.states is not None
             if joins:
                 source_BxSxE = jnp.concatenate([source_BxSxE, encoded.states], axis=1)
-            key_init = init
-            if self.matching:
-                query = nn.unbox(self.get_variable("params", "query"))
-                key_init = lambda *_: query / query_scale  # noqa: E731
-            keys_have_slots_last = c.mechanism.slots_last(source_BxSxE.shape[1])
-            layout = dict(slots_last=keys_have_slots_last and (crosses or has_bias))
-            k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init, **layout)
-            v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init, **layout)
-            k = self._normed("key_norm", k)
-            # T5 drops a key for all queries of a head at once, which equals dropping its value.
-            if keys_have_slots_last:
-                names = "heads", None, "batch"
-                v = on_slots_last(lambda v_HxdxBT: dropout(self, v_HxdxBT, 1, names), v)
-            else:
-                v = dropout(self, v, over=-1, names=("batch", "length", "heads", None))
+            k, v = self._keys_and_values(source_BxSxE, crosses)
             if joins:
                 k, encoded_k = jnp.split(k, [source_slots], axis=1)
                 v, encoded_v = jnp.split(v, [source_slots], axis=1)
@@ -809,10 +776,61 @@ class Attention(nn.Module):
             over_encoded = self._attended(ENCODED, q, encoded_k, encoded_v, encoded.intervals)
             y_BxTxHxd = attention.combine_attention(attended, over_encoded)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
-        out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
-        shape = (*queries, c.emb_dim)
-        axes = ("heads", "kv", "embed")
-        return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
+        c = self.config
+        init = weights(c, (0, 1), 2, "normal", to_stream=True)
+        shape = (c.num_heads, c.head_dim, c.emb_dim)
+        return linear(self, "out", y_BxTxHxd, shape, ("heads", "kv", "embed"), init, inputs=2)
+
+    def _queries(self, x_BxTxE, rotate, rotation):
+        """Returns the queries [B, T, H, d], normed, rotated and scaled."""
+        c = self.config
+        init = self._initial_weights()
+        query_init = lambda *args: init(*args) * self._query_scale()  # noqa: E731
+        q = linear(
+            self,
+            "query",
+            x_BxTxE,
+            (c.emb_dim, c.num_heads, c.head_dim),
+            QKV_AXES,
+            query_init,
+            slots_last=c.mechanism.slots_last(x_BxTxE.shape[1]) and (c.biases or c.qkv_biases),
+            scale=1.0 if c.qk_norm else c.score_scale,
+        )
+        q = self._normed("query_norm", q)
+        if rotation is not None:
+            q = rotate(q, rotation)
+        return q * c.score_scale if c.qk_norm else q
+
+    def _keys_and_values(self, source_BxSxE, crosses):
+        """Returns normed keys and values with dropout, [B, S, G, d] each, before rotation."""
+        c = self.config
+        init = key_init = self._initial_weights()
+        if self.matching:
+            query = nn.unbox(self.get_variable("params", "query"))
+            key_init = lambda *_: query / self._query_scale()  # noqa: E731
+        has_slots_last = c.mechanism.slots_last(source_BxSxE.shape[1])
+        # Cross-attention uses this layout even without biases: if the scans of two stacks save
+        # arrays of one shape, XLA for TPUs fills these with zeros first.
+        layout = dict(slots_last=has_slots_last and (crosses or c.biases or c.qkv_biases))
+        shape = (c.emb_dim, c.num_key_heads, c.head_dim)
+        k = linear(self, "key", source_BxSxE, shape, QKV_AXES, key_init, **layout)
+        v = linear(self, "value", source_BxSxE, shape, QKV_AXES, init, **layout)
+        k = self._normed("key_norm", k)
+        # T5 drops a key for all queries of a head at once, which equals dropping its value.
+        if has_slots_last:
+            names = "heads", None, "batch"
+            v = on_slots_last(lambda v_HxdxBT: dropout(self, v_HxdxBT, 1, names), v)
+        else:
+            v = dropout(self, v, over=-1, names=("batch", "length", "heads", None))
+        return k, v
+
+    def _initial_weights(self):
+        return weights(self.config, out_axis=(1, 2), distribution="normal")
+
+    def _query_scale(self):
+        """Returns the factor of the initial query weights, which contain the scale in T5."""
+        c = self.config
+        return 1.0 if c.init_stddev is not None else c.head_dim**-0.5 / c.score_scale
 
     def _attended(self, prefix, q, k, v, intervals, bias=None, cache_slots_BxT=None, noised=None):
         """Returns the attention mechanism's output and LSE over these keys.
