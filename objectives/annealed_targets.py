@@ -1,4 +1,4 @@
-"""Further targets for the logits of the next token, with weights that decay during training.
+"""Additional targets for the logits of the next token, with weights that decay during training.
 
 These objectives have no parameters in addition to those of a causal language model. The logits of a
 slot are scored on several tokens, and in the end on the next token only.
@@ -31,7 +31,7 @@ def annealed_multi_token_prediction(
     scales: Annotated[Sequence[Positive], MinLen(1)] = (0.5, 0.25),
     until: PositiveShare = 2 / 3,
 ) -> Objective:
-    """Causal language modeling whose logits also predict later tokens, less and less.
+    """Causal language modeling whose logits also predict later tokens, with weights that fall to 0.
 
         text                          a b c d e
         from the slot of b, at first  c + 0.5 d + 0.25 e
@@ -185,7 +185,7 @@ def _prefixes(prefixes_V: np.ndarray, batch) -> tuple:
 
 
 def _with_targets(ids: TokenIds, targets: Mapping[str, _Target]) -> Objective:
-    """Returns `causal_lm` with further targets for the same logits."""
+    """Returns `causal_lm` with additional targets for the same logits."""
     plain = causal_lm(ids).with_facts(token_weights=False)
     return plain._replace(loss=functools.partial(_loss, targets))
 

@@ -450,8 +450,8 @@ class Facts(NamedTuple):
         because only hidden tokens are predicted.
       bound: name of the term whose mean over the noise is an upper bound on the negative
         log-likelihood of the text, with tokens noised in any order. None if there is no such term.
-      token_weights: whether `corrupt` gives the weights of a row's tokens (`Row.weights`) to the
-        targets and labels that are these tokens, so that the loss of each is multiplied by it.
+      token_weights: whether `corrupt` arranges `Row.weights` like the tokens. The loss of each
+        target and label is then multiplied by the weight of its token.
       teacher: number of a teacher's predictions (`Row.teacher`) that `corrupt` reads for each
         token. Without them, `corrupt` gives the features of a teacher that predicts nothing.
     """

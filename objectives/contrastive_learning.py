@@ -171,7 +171,7 @@ def info_nce(
       live_N, live_M: bool. Embeddings that are not live are not used as negatives, and their losses
         are not valid.
       symmetric: whether the loss is the mean of selecting right_i among all right embeddings and
-        left_i among all left embeddings (CLIP), or only the former (SimCSE).
+        left_i among all left embeddings (CLIP). If False, it is the first of the two (SimCSE).
 
     >>> losses = info_nce(jnp.eye(2), jnp.eye(2), 1.0, jnp.ones(2, bool), jnp.ones(2, bool))
     >>> [round(float(x), 4) for x in losses]

@@ -59,7 +59,7 @@ def weighted_sums(
 
     Args:
       logits: [B, K, V].
-      labels, weights: [B, K] each, one of each for every label of a slot.
+      labels, weights: arrays [B, K]; array k has the k-th label of every slot, and its weight.
       z_losses: for each label, the factor of its z-losses. The z-loss of a slot is the factor times
         its squared log-partition (Chowdhery et al. 2022, PaLM, section 5).
 

@@ -78,10 +78,10 @@ def hybrid_diffusion(
 
     Terms: "divergence", over all text tokens, is weighted and not in nats per token, so it is a
     separate term in a mixture. The metric "bound" is weighted so that it bounds the negative
-    log-likelihood per token. As in that code, it omits the cost of restoring tokens from the noise
-    at the earliest time, 1e-4, when some tokens are replaced. For a model that knows nothing, with
-    256 ids, this is 0.029 nats per token with s = 0.1, and 0.205 with s = 0.5. The ends of
-    documents are part of the input.
+    log-likelihood per token. As in the published code, it omits the cost of restoring the tokens
+    that are replaced at the earliest time, 1e-4. For a model that predicts all ids alike, with 256
+    ids, this is 0.029 nats per token with s = 0.1, and 0.205 with s = 0.5. The ends of documents
+    are part of the input.
 
     >>> hybrid_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}

@@ -34,7 +34,7 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
     A decoder reads the inputs and the registers in the same stack. Inputs attend causally and never
     to registers, so the trained model is a plain causal language model that works without
     registers. A register attends to itself and to the inputs up to the one that it stands after. It
-    has the position of the input that predicts the same token, which is how it knows the offset. A
+    has the position of the input that predicts the same token, which shows it the offset. A
     register without a token to predict is left out.
 
     The offset of a document is drawn uniformly from 1 to `max_offset`. A register with an offset of

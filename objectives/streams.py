@@ -159,7 +159,7 @@ def stream_of_columns() -> dict[str, Stream]:
 
 
 def slots_of(stream: Stream) -> str:
-    """Returns the name of the stream that has the slots which this stream describes.
+    """Returns the name of the stream whose slots this stream describes, which may be itself.
 
     >>> slots_of(STREAMS["types"]), slots_of(STREAMS["labels"])
     ('inputs', 'labels')

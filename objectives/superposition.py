@@ -170,7 +170,7 @@ def _further_tokens(k: int) -> Stream:
     return register_stream(
         Stream(
             name=f"bag_{k}",
-            about=f"token {k} of the bag of each target, if the bag has so many",
+            about=f"token {k} of the bag of each target, or 0 in a smaller bag",
             columns=(_column(k),),
             in_use="targets_segments",
             values={_column(k): "id"},

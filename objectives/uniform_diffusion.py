@@ -40,15 +40,15 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
     input token. At a time t, which is uniform from e to 1, tokens stay unchanged with a probability
     of a = 1 - (1 - e) t.
 
-    As in that code, the loss omits two terms of the bound: the cost of restoring tokens from the
-    noise at time e, and the information about them that remains at time 1. For a model that knows
-    nothing, with 256 ids and e = 0.001, these terms are 0.013 and 0.0001 nats per token. Its loss
-    is 5.537 nats, compared with ln 256 = 5.545 for the text. With e = 0.3 its loss is 4.007 nats.
-    If e is above 0.001, `Facts.bound` is None.
+    As in the published code, the loss omits two terms of the bound: the cost of restoring tokens
+    from the noise at time e, and the information about them that remains at time 1. For a model
+    that predicts all ids alike, with 256 ids and e = 0.001, these terms are 0.013 and 0.0001 nats
+    per token. Its loss is 5.537 nats, compared with ln 256 = 5.545 for the text. With e = 0.3 its
+    loss is 4.007 nats. If e is above 0.001, `Facts.bound` is None.
 
-    A strict bound integrates over the times from e to 1. Like that code, we take the mean over
-    these times and omit the factor 1 - e. This makes the loss larger by a factor of 1 / (1 - e),
-    which is 0.1% with e = 0.001.
+    A strict bound integrates over the times from e to 1. The loss is the mean over these times, as
+    in the published code, without the factor 1 - e. It is therefore larger by a factor of
+    1 / (1 - e), which is 0.1% with e = 0.001.
 
     Args:
       ids: only text tokens are replaced, by ids of text.
@@ -87,8 +87,9 @@ def mixed_diffusion(
     stay unchanged with a probability of a = 1 - (1 - e) t. With k = 1 this is the loss of
     `uniform_diffusion`. As k approaches 0, it becomes the loss of `masked_diffusion` times 1 - e.
 
-    The loss omits the same two terms of the bound as in `uniform_diffusion`. For a model that knows
-    nothing, with 256 ids, e = 0.001 and k = 0.1, they are 0.007 and 0.0008 nats per token.
+    The loss omits the same two terms of the bound as in `uniform_diffusion`. For a model that
+    predicts all ids alike, with 256 ids, e = 0.001 and k = 0.1, they are 0.007 and 0.0008 nats per
+    token.
 
     Args:
       ids: needs `mask`; only text tokens are noised.
