@@ -176,9 +176,8 @@ def builders() -> dict:
     found = dict.fromkeys(DECODERS)
     found |= {
         name: None
-        for name in objectives.__all__
-        if getattr(getattr(objectives, name), "__annotations__", {}).get("return")
-        is objectives.Objective
+        for name, function in vars(objectives).items()
+        if getattr(function, "__annotations__", {}).get("return") is objectives.Objective
         and name not in ("annealed", "mixture", "phases", "then")
     }
     found = {

@@ -15,24 +15,16 @@ exclude each other. `add_head` and `register_attention` add heads and attention 
 own.
 """
 
-from .attention_mechanisms import Mechanism, register_attention
-from .builders import Model, Outputs, decoder, encoder, encoder_decoder
-from .heads import Projection, add_head
-from .pairs_of_stacks import electra, masked_autoencoder, two_towers
-from .step_unrolled import step_unrolled
-
-__all__ = [
-    "Mechanism",
-    "Model",
-    "Outputs",
-    "Projection",
-    "add_head",
-    "decoder",
-    "electra",
-    "encoder",
-    "encoder_decoder",
-    "masked_autoencoder",
-    "register_attention",
-    "step_unrolled",
-    "two_towers",
-]
+from .attention_mechanisms import Mechanism as Mechanism
+from .attention_mechanisms import register_attention as register_attention
+from .builders import Model as Model
+from .builders import Outputs as Outputs
+from .builders import decoder as decoder
+from .builders import encoder as encoder
+from .builders import encoder_decoder as encoder_decoder
+from .heads import Projection as Projection
+from .heads import add_head as add_head
+from .pairs_of_stacks import electra as electra
+from .pairs_of_stacks import masked_autoencoder as masked_autoencoder
+from .pairs_of_stacks import two_towers as two_towers
+from .step_unrolled import step_unrolled as step_unrolled

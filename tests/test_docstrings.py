@@ -22,7 +22,7 @@ from tests.objectives.registry import IDS
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # Names that examples use without an import, unless their module defines them.
 NAMES = {
-    **{name: getattr(objectives, name) for name in objectives.__all__},
+    **vars(objectives),
     **{"Partial": Partial, "functools": functools, "ids": IDS, "jnp": jnp, "models": models},
     **{"np": np, "objectives": objectives},
 }

@@ -105,10 +105,9 @@ def _objective(name: str) -> GinPart:
 
 def _builders() -> list[str]:
     """Returns the names of the functions of `pretrax.objectives` that return an objective."""
-    functions = {name: getattr(objectives, name) for name in objectives.__all__}
     return [
         name
-        for name, function in functions.items()
+        for name, function in vars(objectives).items()
         if inspect.isfunction(function)
         and typing.get_type_hints(function).get("return") is objectives.Objective
     ]

@@ -27,9 +27,9 @@ def test_every_objective_is_in_the_catalog():
 def test_every_exported_builder_is_in_some_gin_file():
     builders = {
         name
-        for name in objectives.__all__
-        if inspect.isfunction(getattr(objectives, name))
-        if typing.get_type_hints(getattr(objectives, name)).get("return") is Objective
+        for name, function in vars(objectives).items()
+        if inspect.isfunction(function)
+        if typing.get_type_hints(function).get("return") is Objective
     }
     texts = "".join(path.read_text() for path in (ROOT / "gin_configs").rglob("*.gin"))
     named = re.findall(r"@objectives\.(\w+)", texts)

@@ -1,5 +1,6 @@
 import contextlib
 import functools
+import inspect
 import typing
 import zlib
 
@@ -28,13 +29,13 @@ TOKENS = seqio.Feature(VOCABULARY, add_eos=False)
 # tokens that begin with other tokens, which bytes do not.
 NOT_FOR_BYTES = {"contrastive_pairs", "llm_jepa", "annealed", "prefix_token_prediction"}
 BUILDERS = {
-    name: getattr(objectives, name)
-    for name in objectives.__all__
-    if callable(getattr(objectives, name))
-    and getattr(objectives, name).__module__ != supervised.__name__
+    name: function
+    for name, function in vars(objectives).items()
+    if inspect.isfunction(function)
+    and function.__module__ != supervised.__name__
     and name not in NOT_FOR_BYTES
     and name != "phases"  # its members change with the step, which a task does not have
-    and typing.get_type_hints(getattr(objectives, name)).get("return") is Objective
+    and typing.get_type_hints(function).get("return") is Objective
 } | {
     "contrastive": functools.partial(objectives.contrastive, views="deletion"),
     "then": functools.partial(
