@@ -26,8 +26,8 @@ from .known_answers import synthetic_questions
 from .memorizing import memorization
 from .probes import classify, pairs, retrieve, tag
 from .rankings import fill_in
+from .restored_masks import unmasking
 from .text_pairs import pair_accuracy
-from .unmasking import unmasking
 from .word_senses import word_in_context
 from .writing import finetune_to_write
 from .written_answers import synthetic_answers

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pretrax.comparison.eval_metrics.unmasking import masked_rows, unmasking
+from pretrax.comparison.eval_metrics.restored_masks import masked_rows, unmasking
 from tests.comparison.compressible import TEXTS, corpus, subject
 from tests.comparison.subjects import subject_of
 from tests.inference.runs import CODEC, IDS, trained
