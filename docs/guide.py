@@ -93,6 +93,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
+    "chomsky": ("Delétang et al. 2022", "2207.02098"),
     "hyenadna": ("Nguyen et al. 2023", "2306.15794"),
     "progen2": ("Nijkamp et al. 2022", "2206.13517"),
     "zoology": ("Arora et al. 2023", "2312.04927"),
@@ -286,6 +287,12 @@ SETTINGS = (
         "We do not know of a comparison of objectives.",
     ),
     Setting("Sudoku", "sudoku"),
+    Setting(
+        "sorted, reversed and copied lists",
+        "rearranging",
+        "Transformers sort and reverse lists longer than those of training less well than networks "
+        "with a memory ({chomsky}). We do not know of a comparison of objectives.",
+    ),
     Setting(
         "text at a cursor",
         "brackets",
