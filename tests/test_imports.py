@@ -104,7 +104,7 @@ def test_tests_import_no_other_test():
 PRIVATE_OF_OTHERS = {"_is_tf_installed", "_encode_tf"}
 # Our private names that tests still replace. Make one replaceable, and remove it from this list.
 STILL_PATCHED = {
-    *("_attempts", "_checkpointer", "_differences", "_load"),  # names of checkpoints
+    *("_load_with_retries", "_checkpointer", "_differences", "_load"),  # names of checkpoints
     *("_product", "_write_tensors"),
 }
 

@@ -97,12 +97,12 @@ class BuiltInHooks:
                 self.reports.writer.flush()
                 checkpoints.wait()
                 self._finish_copies()
-                if problem := copies.save_or_say(after.state, self._extra_files()):
+                if problem := copies.try_save(after.state, self._extra_files()):
                     self.reports.warn(problem)
 
     def _finish_copies(self) -> None:
         copies = self.parts.copies
-        if copies and (problem := copies.wait_or_say()):
+        if copies and (problem := copies.try_wait()):
             self.reports.warn(problem)
 
     def _extra_files(self) -> dict[str, bytes]:

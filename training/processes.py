@@ -36,12 +36,12 @@ from .saved.checkpoints import steps_in
 T = TypeVar("T")
 
 UNREACHABLE_AFTER = 60  # seconds without an answer after which a host is lost
-_MISSING_AFTER = 300  # seconds within which all processes must start
-_SAY_SO_EVERY = 30  # seconds between messages while processes are missing
-_PAUSED_AT_MOST = 600  # seconds of a pause after which JAX aborts the other processes
-_IDLE = 15  # seconds until a silent host is probed
-_BETWEEN = 5  # seconds between two probes
-_NEWS = 2  # seconds within which the end of another process is noticed
+_START_TIMEOUT = 300  # seconds within which all processes must start
+_REPORT_EVERY = 30  # seconds between messages while processes are missing
+_MAX_PAUSE = 600  # seconds of a pause after which JAX aborts the other processes
+_PROBE_AFTER = 15  # seconds until a silent host is probed
+_PROBE_INTERVAL = 5  # seconds between two probes
+_NOTICE_TIME = 2  # seconds within which the end of another process is noticed
 # Keys in JAX's key-value store.
 _ADDRESS = "pretrax/watch"
 _SETTINGS = "pretrax/settings"
@@ -74,22 +74,23 @@ class ProcessWatch:
     def finish(self) -> None:
         """Informs the other processes that this process has finished."""
         self._ending.acquire()
-        self._tell(None)
+        self._broadcast(None)
 
-    def fail(self, how: str) -> None:
+    def fail(self, reason: str) -> None:
         """Informs the other processes how this process failed, unless another one ended before."""
-        time.sleep(_NEWS)  # the cause may be the end of another process, which is then reported
+        # The cause may be the end of another process, which is then reported.
+        time.sleep(_NOTICE_TIME)
         self._ending.acquire()
-        self._tell(self._message(self._number, socket.gethostname(), how))
+        self._broadcast(self._message(self._number, socket.gethostname(), reason))
         self._await_others()
 
     def _accept(self, listener: Listener) -> None:
         while True:
             # Errors come from connections of other programs.
             with contextlib.suppress(ConnectionError, EOFError, AuthenticationError):
-                _start(self._greet, listener.accept())
+                _start(self._handshake, listener.accept())
 
-    def _greet(self, connection: Connection) -> None:
+    def _handshake(self, connection: Connection) -> None:
         number, host = json.loads(connection.recv_bytes())
         self._listen(number, host, connection)
 
@@ -130,11 +131,11 @@ class ProcessWatch:
         if self._run.local_checkpoint_dir is not None:
             resumed += ", or from a later local copy"
         _print(f"\nerror: {failure}\nStart all processes again: the same command {resumed}.")
-        self._tell(failure)
+        self._broadcast(failure)
         self._await_others()
         os._exit(1)  # the main thread may wait in C++ forever
 
-    def _tell(self, failure: str | None) -> None:
+    def _broadcast(self, failure: str | None) -> None:
         for connection in list(self._connections.values()):
             with contextlib.suppress(OSError):
                 connection.send_bytes(json.dumps(failure).encode())
@@ -145,8 +146,8 @@ class ProcessWatch:
         while self._number == 0 and self._connections and time.monotonic() < until:
             time.sleep(0.01)
 
-    def _message(self, number: int, host: str, how: str) -> str:
-        return f"process {number} of {self._processes}, on {host}, {how}"
+    def _message(self, number: int, host: str, reason: str) -> str:
+        return f"process {number} of {self._processes}, on {host}, {reason}"
 
 
 _watch: ProcessWatch | None = None  # one for each process, like JAX's own connection
@@ -182,8 +183,8 @@ def join_processes(run: Run) -> None:
                 address,
                 processes,
                 number,
-                initialization_timeout=2 * _MISSING_AFTER,  # `_waiting_reported` ends it earlier
-                heartbeat_timeout_seconds=_PAUSED_AT_MOST,
+                initialization_timeout=2 * _START_TIMEOUT,  # `_waiting_reported` ends it earlier
+                heartbeat_timeout_seconds=_MAX_PAUSE,
             )
     except (RuntimeError, ValueError) as error:
         raise ValueError(
@@ -202,8 +203,8 @@ def _waiting_reported(address: str | None) -> Iterator[None]:
 
     def report() -> None:
         where = f"at {address}" if address else "where JAX looks for them"
-        for seconds in range(_SAY_SO_EVERY, _MISSING_AFTER + 1, _SAY_SO_EVERY):
-            if joined.wait(_SAY_SO_EVERY):
+        for seconds in range(_REPORT_EVERY, _START_TIMEOUT + 1, _REPORT_EVERY):
+            if joined.wait(_REPORT_EVERY):
                 return
             _print(f"Waiting for the other processes of this run, {where}, {seconds} seconds.")
         _print(
@@ -269,7 +270,7 @@ def broadcast_from_first(decision: bool) -> bool:
     return bool(multihost_utils.broadcast_one_to_all(np.array(decision)))
 
 
-_asked = itertools.count(1)
+_sync_points = itertools.count(1)
 
 
 def must_stop_together() -> bool:
@@ -280,7 +281,7 @@ def must_stop_together() -> bool:
     first call, for example during compilation, this is the first count. Therefore the calls of this
     process are counted, not the steps of the run, which may start at any step.
     """
-    return multihost_utils.reached_preemption_sync_point(next(_asked))
+    return multihost_utils.reached_preemption_sync_point(next(_sync_points))
 
 
 @contextlib.contextmanager
@@ -290,7 +291,7 @@ def ends_together() -> Iterator[None]:
         yield
     except BaseException as error:
         if _watch is not None:
-            _watch.fail(_how(error))
+            _watch.fail(_reason(error))
         raise
     if _watch is not None:
         _watch.finish()
@@ -311,7 +312,7 @@ def without_shutdown() -> Iterator[None]:
         os._exit(error.code if isinstance(error, SystemExit) and type(error.code) is int else 1)
 
 
-def _how(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if not isinstance(error, Exception):
         return "was interrupted."
     message = explanation(error) or f"{type(error).__name__}: {error}".splitlines()[0]
@@ -331,7 +332,7 @@ def _probe_when_silent(connection: Connection) -> None:
     with socket.socket(fileno=os.dup(connection.fileno())) as connected:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):
-            probes = (UNREACHABLE_AFTER - _IDLE) // _BETWEEN
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _BETWEEN)
+            probes = (UNREACHABLE_AFTER - _PROBE_AFTER) // _PROBE_INTERVAL
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_INTERVAL)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)

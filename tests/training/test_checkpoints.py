@@ -338,7 +338,7 @@ def test_all_damaged_is_an_error_that_names_them(run_dir):
 
 def test_in_a_bucket_damaged_ones_are_moved_to_a_folder_that_is_not_there(monkeypatch):
     bucket = object_store.emptied(monkeypatch)
-    monkeypatch.setattr(Checkpoints, "_attempts", lambda *_: (None, "a wrong checksum"))
+    monkeypatch.setattr(Checkpoints, "_load_with_retries", lambda *_: (None, "a wrong checksum"))
     for step in (2, 3):
         # an error of Orbax
         bucket.pipe_file(f"/bucket/run/checkpoints/{step}/commit_success.txt", b"")

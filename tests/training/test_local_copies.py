@@ -315,8 +315,8 @@ def test_no_copy_is_made_where_a_disk_has_no_room_for_it(here, monkeypatch):
     checkpoints = Checkpoints(here.where)
     with checkpoints, open_local_copies(here.local, here.where, checkpoints) as copies:
         large = state_of(9, rows=100)
-        assert "0.00 GiB left" in copies.save_or_say(large, POSITION)
-        assert copies.save_or_say(state_of(8), POSITION) == ""
+        assert "0.00 GiB left" in copies.try_save(large, POSITION)
+        assert copies.try_save(state_of(8), POSITION) == ""
     assert here.copies() == ["8"]
 
 

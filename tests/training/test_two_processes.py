@@ -282,7 +282,7 @@ def test_processes_with_other_settings_are_refused(tmp_path):
 @pytest.mark.slow
 def test_a_process_reports_that_it_waits_and_ends_if_the_others_do_not_start(tmp_path):
     hurried = JOINED.replace(
-        "run =", "processes._SAY_SO_EVERY, processes._MISSING_AFTER = 1, 2\nrun ="
+        "run =", "processes._REPORT_EVERY, processes._START_TIMEOUT = 1, 2\nrun ="
     )
     one = start_joined(tmp_path, hurried, **places()[0])
     _, err = one.communicate(timeout=60)

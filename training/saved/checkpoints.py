@@ -16,7 +16,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
@@ -38,11 +38,10 @@ from .checksums import by_path, checksums
 from .damage import DamageError, first_line, shows_damage
 from .quiet_orbax import hide_repeated_errors
 
-One = TypeVar("One")
-Own = TypeVar("Own", bound="Checkpoints")
+T = TypeVar("T")
 
-_LOSS = "heldout_loss"  # key in the description of a checkpoint
-_ABOUT = "checksums.json"  # the description of a checkpoint, among the files of the data position
+_METADATA_FILE = "checksums.json"  # among the files of the data position
+_LOSS = "heldout_loss"  # key in the metadata
 PROCESS_TIMEOUT = 300  # seconds that processes with their own folders wait for each other
 _DIFFERS = "checksum of {} does not agree with what was saved"
 WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
@@ -51,7 +50,7 @@ _UNREAD_ADVICE = (
     " It may be sound, so it was left as it is. Run the same command when it can be read; or move "
     "it away, and the run continues from the checkpoint before it."
 )
-_REMOVED_AT_MOST = 20  # largest number of checkpoints in a row that are removed during reading
+_MAX_REMOVED = 20  # largest number of checkpoints in a row that are removed during reading
 
 
 class Restored(NamedTuple):
@@ -190,7 +189,7 @@ class Checkpoints:
         # The running save. Its thread lives until `wait` takes its result.
         self._saving: Any = None
 
-    def __enter__(self: Own) -> Own:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,7 +201,7 @@ class Checkpoints:
             return sorted(checkpoint.step for checkpoint in self._checkpointer.checkpoints)
         return steps_in(self._root)
 
-    def read_latest(self, read: Callable[[int], One]) -> One | None:
+    def read_latest(self, read: Callable[[int], T]) -> T | None:
         """Returns the result of `read` for the latest step; None if there is no checkpoint.
 
         A run that is still training may save a newer checkpoint and remove this one. Then the newer
@@ -210,7 +209,7 @@ class Checkpoints:
 
         Raises the errors of `read`, and ValueError if checkpoints keep being removed meanwhile.
         """
-        for _ in range(_REMOVED_AT_MOST):
+        for _ in range(_MAX_REMOVED):
             steps = self.steps()
             if not steps:
                 return None
@@ -220,7 +219,7 @@ class Checkpoints:
                 if self.steps()[-1:] == steps[-1:]:  # otherwise it was removed during reading
                     raise
         raise ValueError(
-            f"{_REMOVED_AT_MOST} checkpoints in {self._root} were removed while they were read, by "
+            f"{_MAX_REMOVED} checkpoints in {self._root} were removed while they were read, by "
             "a run that trains there: give it a larger training.Run.keep_checkpoints."
         )
 
@@ -253,9 +252,9 @@ class Checkpoints:
         array_sums = checksums(arrays)  # computed by all processes together
         if process == 0 or self._per_process:
             shapes = {name: [str(x.dtype), x.shape] for name, x in by_path(arrays).items()}
-            about = self._about(arrays) | {"arrays": array_sums, "shapes": shapes}
-            about[_LOSS] = loss
-            files[_ABOUT] = json.dumps(atomic_writes.sealed(about)).encode()
+            metadata = self._metadata(arrays) | {"arrays": array_sums, "shapes": shapes}
+            metadata[_LOSS] = loss
+            files[_METADATA_FILE] = json.dumps(atomic_writes.sealed(metadata)).encode()
         context = self._context()
         if one_by_one:  # Orbax requires a limit above the size of the largest array
             context.memory.write_concurrent_bytes = _largest_bytes(arrays) + 1
@@ -278,7 +277,7 @@ class Checkpoints:
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
-            loaded, problem = self._sound(step, target)
+            loaded, problem = self._load_if_sound(step, target)
             if loaded:
                 state, files, _ = loaded
                 return Restored(state, files.read, tuple(damaged))
@@ -289,7 +288,7 @@ class Checkpoints:
                 f"No checkpoint of this run can be read: {'; '.join(damaged)}. Start again in "
                 "another run directory."
             )
-        aside = self._aside()
+        aside = self._damaged_folder()
         if steps := steps_with_folders(aside):
             raise ValueError(
                 f"{self._root} has no checkpoint, but {aside} has damaged checkpoints of the steps "
@@ -298,12 +297,12 @@ class Checkpoints:
             )
         return None
 
-    def _sound(self, step: int, target: State) -> "tuple[Loaded | None, str]":
+    def _load_if_sound(self, step: int, target: State) -> "tuple[Loaded | None, str]":
         """Loads a checkpoint and compares its arrays with their checksums.
 
         Returns (what was loaded, ""), or (None, what is damaged).
         """
-        loaded, problem = self._attempts(step, target)
+        loaded, problem = self._load_with_retries(step, target)
         if loaded:
             state, _, sums = loaded
             problem = _differing_array(saved_of(state), sums)
@@ -311,7 +310,7 @@ class Checkpoints:
                 problem = f"it holds step {int(state.step)}"
         return None if problem else loaded, problem
 
-    def _attempts(self, step: int, target: State) -> "tuple[Loaded | None, str]":
+    def _load_with_retries(self, step: int, target: State) -> "tuple[Loaded | None, str]":
         """Loads a checkpoint, with several attempts.
 
         Returns (what was loaded, ""), or (None, what is damaged). All processes agree on which.
@@ -321,14 +320,15 @@ class Checkpoints:
         """
         for wait in (*WAITS, None):
             loaded = None
-            unlike, failure = self._tried(step, lambda: self._differences(step, target))
+            differences, failure = self._attempt(step, lambda: self._differences(step, target))
             worst = worst_of_processes(failure)
-            if worst == SOUND and not unlike:  # all processes must load the same number of times
-                loaded, failure = self._tried(step, lambda: self._load(step, target))
+            # All processes must load the same number of times.
+            if worst == SOUND and not differences:
+                loaded, failure = self._attempt(step, lambda: self._load(step, target))
                 worst = worst_of_processes(failure)
             problem = first_line(failure) if failure else "another process cannot read it"
-            if worst == SOUND and unlike:
-                raise MismatchError("\n".join(unlike))
+            if worst == SOUND and differences:
+                raise MismatchError("\n".join(differences))
             if worst == SOUND:
                 return loaded, ""
             if worst == _DAMAGED:
@@ -340,7 +340,7 @@ class Checkpoints:
             f"{problem}.{self._unread_advice()}"
         )
 
-    def _tried(self, step: int, read: Callable[[], One]) -> tuple[One | None, Exception | None]:
+    def _attempt(self, step: int, read: Callable[[], T]) -> tuple[T | None, Exception | None]:
         """Returns (the result of `read`, None), or (None, why the checkpoint cannot be read)."""
         try:
             return read(), None
@@ -384,7 +384,7 @@ class Checkpoints:
     def param_shapes(self, step: int) -> dict[str, tuple[int, ...]]:
         """Returns the shape of every parameter of a checkpoint, by name.
 
-        Raises ValueError if its description is damaged, and OSError if it cannot be read.
+        Raises ValueError if its metadata is damaged, and OSError if it cannot be read.
         """
         return {
             name.removeprefix("params/"): tuple(x.shape)
@@ -413,7 +413,8 @@ class Checkpoints:
             loaded = ocp.load_checkpointables(
                 step_folder(self._root, step), {"state": {part: target}, "data": files}
             )["state"]
-        if problem := _differing_array(loaded, _about_of(files.read(_ABOUT))["arrays"]):
+        metadata = _parse_metadata(files.read(_METADATA_FILE))
+        if problem := _differing_array(loaded, metadata["arrays"]):
             raise DamageError(problem)
         return loaded[part]
 
@@ -470,8 +471,8 @@ class Checkpoints:
             context.asynchronous.timeout_secs = PROCESS_TIMEOUT
         return context
 
-    def _about(self, arrays) -> dict[str, Any]:
-        """Returns the description of a checkpoint that is saved now, without its checksums."""
+    def _metadata(self, arrays) -> dict[str, Any]:
+        """Returns the metadata of a checkpoint that is saved now, without checksums and shapes."""
         return {"processes": jax.process_count()}
 
     def _load(self, step: int, target: State) -> "Loaded":
@@ -484,18 +485,18 @@ class Checkpoints:
             loaded = self._checkpointer.load_checkpointables(
                 step, {"state": saved_of(target), "data": files}
             )
-        about = _about_of(files.read(_ABOUT))
-        for process in [jax.process_index()] if self._per_process else range(about["processes"]):
+        metadata = _parse_metadata(files.read(_METADATA_FILE))
+        for process in [jax.process_index()] if self._per_process else range(metadata["processes"]):
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
                     raise DamageError(_DIFFERS.format(name))
-        return State(**loaded["state"]), files, about["arrays"]
+        return State(**loaded["state"]), files, metadata["arrays"]
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's in name, shape or dtype.
 
         Orbax would convert dtypes, and then the checksums would differ. Returns no differences if
-        the description is damaged. Loading the arrays then raises an error that explains the
+        the metadata is damaged. Loading the arrays then raises an error that explains the
         damage.
         """
         try:
@@ -511,31 +512,32 @@ class Checkpoints:
     def _arrays(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns the shape and dtype of every array of a checkpoint, by name.
 
-        The description is in our own file. Orbax would return tensorstore's descriptions, whose
-        memory is never freed.
+        The metadata is in our own file. Orbax would return tensorstore's metadata, whose memory is
+        never freed.
         """
         try:
-            shapes = self._described(step)["shapes"]
+            shapes = self._read_metadata(step)["shapes"]
             return {
                 name: jax.ShapeDtypeStruct(tuple(x), dtype) for name, (dtype, x) in shapes.items()
             }
         except Exception as error:
             raise self._reason(step, error) from error
 
-    def _described(self, step: int) -> Mapping[str, Any]:
-        return _about_of((step_folder(self._root, step) / "data" / _ABOUT).read_bytes())
+    def _read_metadata(self, step: int) -> Mapping[str, Any]:
+        path = step_folder(self._root, step) / "data" / _METADATA_FILE
+        return _parse_metadata(path.read_bytes())
 
-    def _aside(self) -> epath.Path:
+    def _damaged_folder(self) -> epath.Path:
         return epath.Path(damaged_folder(str(self._root)))
 
     def _loss(self, step: int) -> float | None:
         """Returns the held-out loss of a checkpoint, or None if it has no loss.
 
-        Raises DamageError if the description of the checkpoint is damaged, and OSError if it cannot
-        be read although it may be sound.
+        Raises DamageError if the checkpoint's metadata is damaged, and OSError if it cannot be read
+        although it may be sound.
         """
         try:
-            return self._described(step).get(_LOSS)
+            return self._read_metadata(step).get(_LOSS)
         except Exception as error:
             reason = self._reason(step, error)
             if shows_damage(reason):
@@ -550,7 +552,7 @@ class Checkpoints:
 
     def _set_aside(self, step: int, problem: str) -> str:
         """Moves a damaged checkpoint in the first process; returns a message in every process."""
-        target = step_folder(self._aside(), step)
+        target = step_folder(self._damaged_folder(), step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
             # In a bucket, a folder exists only if it has a file. A move needs an existing folder.
@@ -600,15 +602,15 @@ class Files:
 Loaded = tuple[State, Files, Mapping[str, int]]
 
 
-def _about_of(content: bytes) -> Mapping[str, Any]:
-    """Returns the description of a checkpoint. Raises DamageError if it is damaged."""
+def _parse_metadata(content: bytes) -> Mapping[str, Any]:
+    """Returns the metadata of a checkpoint. Raises DamageError if it is damaged."""
     try:
-        about = atomic_writes.unsealed(atomic_writes.parse_json(content))
+        metadata = atomic_writes.unsealed(atomic_writes.parse_json(content))
     except (ValueError, TypeError) as error:
-        raise DamageError(f"{_ABOUT} is damaged: {error}") from error
-    if absent := {"arrays", "processes", "shapes"} - about.keys():
-        raise DamageError(f"{_ABOUT} has no {min(absent)!r}")
-    return about
+        raise DamageError(f"{_METADATA_FILE} is damaged: {error}") from error
+    if absent := {"arrays", "processes", "shapes"} - metadata.keys():
+        raise DamageError(f"{_METADATA_FILE} has no {min(absent)!r}")
+    return metadata
 
 
 def saved_of(state: State) -> dict[str, Any]:

@@ -95,22 +95,24 @@ class LocalCopies(Checkpoints):
         """
         last = max(self._checkpoints.steps(), default=-1)
         later = [step for step in self.steps() if step > last and step != steps]
-        steps_by_process = _gathered(later)
-        known = set.union(*steps_by_process)
-        shared = set.intersection(*steps_by_process)
+        steps_by_process = _gather_steps(later)
+        saved_by_any = set.union(*steps_by_process)
+        saved_by_all = set.intersection(*steps_by_process)
         restored = None
         problem = ""
-        if shared:
-            loaded, problem = self._sound_everywhere(max(shared), target)
+        if saved_by_all:
+            loaded, problem = self._load_if_sound_everywhere(max(saved_by_all), target)
             if loaded:
                 state, files, _ = loaded
-                restored = Restored(state, _exchanged(files), damaged=(), copied=True)
-        elif known:
-            lacking = [i for i, steps in enumerate(steps_by_process) if max(known) not in steps]
+                restored = Restored(state, _exchange_files(files), damaged=(), copied=True)
+        elif saved_by_any:
+            newest = max(saved_by_any)
+            lacking = [i for i, saved in enumerate(steps_by_process) if newest not in saved]
             problem = f"process {', '.join(map(str, lacking))} has none"
         if problem:
-            self.unused = f"The local copy of step {max(shared or known)} is not used: {problem}."
-        kept = max(shared) if restored else None
+            step = max(saved_by_all or saved_by_any)
+            self.unused = f"The local copy of step {step} is not used: {problem}."
+        kept = max(saved_by_all) if restored else None
         if restored is None:
             restored = self._checkpoints.restore(target)
             self._draw_id()
@@ -130,24 +132,24 @@ class LocalCopies(Checkpoints):
                 "--gin.training.Run.local_checkpoint_dir, on a disk that can be written."
             ) from error
 
-    def save_or_say(self, state: State, position: dict[str, bytes]) -> str:
-        """Saves a copy in the background; returns a message if that is not possible, otherwise "".
+    def try_save(self, state: State, position: dict[str, bytes]) -> str:
+        """Saves a copy in the background; returns why that is not possible, or "".
 
         There is no copy if a host's disk is too full. A single process also returns a message if
         the copy cannot be written. With several processes, the process that cannot write raises
         OSError. The others wait for it and raise OSError minutes later.
         """
         problem = self._lacking_room(state)
-        return problem or self._or_say(lambda: self.save(state, position))
+        return problem or self._try(lambda: self.save(state, position))
 
-    def wait_or_say(self) -> str:
+    def try_wait(self) -> str:
         """Waits until the running save is complete; returns why it failed, or "".
 
         With several processes, raises OSError if it failed.
         """
-        return self._or_say(self.wait)
+        return self._try(self.wait)
 
-    def _or_say(self, call: Callable[[], None]) -> str:
+    def _try(self, call: Callable[[], None]) -> str:
         try:
             call()
         except OSError as error:
@@ -164,7 +166,7 @@ class LocalCopies(Checkpoints):
         needed = _bytes_of_parts(saved_of(state))
         free = shutil.disk_usage(self._root).free
         mine = np.array([needed > free, needed, free], np.float64) / [1, GIB, GIB]
-        for process, (lacks, needed, free) in enumerate(_of_processes(mine)):
+        for process, (lacks, needed, free) in enumerate(_gather(mine)):
             if lacks:
                 return (
                     f"No local copy of step {int(state.step)}: the disk of process {process} has "
@@ -181,10 +183,10 @@ class LocalCopies(Checkpoints):
         if jax.process_index() == 0:
             (absolute(self._where) / COPIES_ID).write_text(self._id)
 
-    def _sound_everywhere(self, step: int, target: State) -> tuple[Loaded | None, str]:
-        """Loads a copy as `_sound`, if the copies of all processes are sound."""
+    def _load_if_sound_everywhere(self, step: int, target: State) -> tuple[Loaded | None, str]:
+        """Loads a copy as `_load_if_sound`, if the copies of all processes are sound."""
         try:
-            loaded, problem = self._sound(step, target)
+            loaded, problem = self._load_if_sound(step, target)
         except OSError as error:  # it is raised on all processes
             return None, in_words(error).removesuffix(".")
         # Each process has its own checksums, so the results may differ.
@@ -193,22 +195,22 @@ class LocalCopies(Checkpoints):
         return loaded, ""
 
     def _differences(self, step: int, target: State) -> list[str]:
-        about = self._described(step)
-        if about["id"] != self._id:
+        metadata = self._read_metadata(step)
+        if metadata["id"] != self._id:
             raise DamageError("it is of another run, or of another start of this run")
-        if about["processes"] != jax.process_count():
-            raise DamageError(f"it is of a run of {about['processes']} processes")
+        if metadata["processes"] != jax.process_count():
+            raise DamageError(f"it is of a run of {metadata['processes']} processes")
         # A user who removes a checkpoint wants the run to continue from an earlier step.
-        if gone := set(about["after"]) - set(self._checkpoints.steps()):
+        if gone := set(metadata["after"]) - set(self._checkpoints.steps()):
             raise DamageError(f"the earlier checkpoint of step {max(gone)} no longer exists")
-        unlike = super()._differences(step, target)
-        if not unlike and about["parts"] != _parts(saved_of(target)):
+        differences = super()._differences(step, target)
+        if not differences and metadata["parts"] != _parts(saved_of(target)):
             raise DamageError("it was made on a mesh with other parts of the arrays on this host")
-        return unlike
+        return differences
 
-    def _about(self, arrays) -> dict[str, Any]:
+    def _metadata(self, arrays) -> dict[str, Any]:
         after = self._checkpoints.steps()[-1:]
-        return super()._about(arrays) | {"id": self._id, "after": after, "parts": _parts(arrays)}
+        return super()._metadata(arrays) | {"id": self._id, "after": after, "parts": _parts(arrays)}
 
     @contextlib.contextmanager
     def _save_errors(self):
@@ -236,7 +238,7 @@ def _parts(arrays) -> int:
     return zlib.crc32(str([sorted(map(str, parts.values())) for parts in held]).encode())
 
 
-def _of_processes(mine: np.ndarray) -> np.ndarray:
+def _gather(mine: np.ndarray) -> np.ndarray:
     """Returns the arrays of all processes, stacked, on all processes."""
     return mine[None] if jax.process_count() == 1 else multihost_utils.process_allgather(mine)
 
@@ -244,14 +246,14 @@ def _of_processes(mine: np.ndarray) -> np.ndarray:
 _MAX_STEPS = 4  # number of steps to compare; a process that was killed between two copies has two
 
 
-def _gathered(steps: list[int]) -> list[set[int]]:
+def _gather_steps(steps: list[int]) -> list[set[int]]:
     """Returns the latest steps of each process."""
     mine = np.full(_MAX_STEPS, -1, np.int32)
     mine[: len(steps)] = steps[-_MAX_STEPS:]
-    return [set(row.tolist()) - {-1} for row in _of_processes(mine)]
+    return [set(row.tolist()) - {-1} for row in _gather(mine)]
 
 
-def _exchanged(files: Files) -> Callable[[str], bytes]:
+def _exchange_files(files: Files) -> Callable[[str], bytes]:
     """Returns a function that reads a file of any process by its name.
 
     All processes send each other their files first, since another process may now read a shard of
@@ -262,10 +264,10 @@ def _exchanged(files: Files) -> Callable[[str], bytes]:
     names = files.read_json(f"checksums_{jax.process_index()}.json")
     text = json.dumps({name: base64.b64encode(files.read(name)).decode() for name in names})
     mine = np.frombuffer(text.encode(), np.uint8)
-    sizes = _of_processes(np.array(mine.size))
+    sizes = _gather(np.array(mine.size))
     padded = np.pad(mine, (0, int(sizes.max()) - mine.size))
     all_files: dict[str, str] = {}
-    for row, size in zip(_of_processes(padded), sizes):
+    for row, size in zip(_gather(padded), sizes):
         all_files |= json.loads(bytes(row[:size]))
 
     def read(name: str) -> bytes:
