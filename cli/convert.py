@@ -47,7 +47,7 @@ from ..settings.command_line import (
 )
 from ..settings.printable import PrintableConsole, print_note
 from ..settings.user_errors import report_user_errors
-from ..training.buckets import is_bucket, on_this_disk
+from ..training.buckets import is_bucket, local_copy
 from ..training.conversion.converted_vocabularies import (
     config_ids,
     export_vocabulary,
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             check_new(options.to)
             write_run(console, options, read(options))
         else:
-            options.source = on_this_disk(options.source)
+            options.source = local_copy(options.source)
             repository = None
             if options.push:
                 hub.check_empty(options.to.removeprefix(HF))

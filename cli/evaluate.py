@@ -73,7 +73,7 @@ from ..settings.command_line import (
 )
 from ..settings.printable import PrintableConsole, plain_table, print_note
 from ..settings.user_errors import report_user_errors
-from ..training.buckets import on_this_disk
+from ..training.buckets import local_copy
 from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.devices.mesh import make_mesh, placed_on
 from ..training.heldout_evaluation import bytes_per_token, bytes_per_token_of, heldout_evaluator
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = PrintableConsole()
     with report_user_errors(options.traceback):
         check_alone("evaluate")
-        options.run = on_this_disk(options.run)
+        options.run = local_copy(options.run)
         enable_compilation_cache()
         steps = steps_of(options)
         if options.heldout:

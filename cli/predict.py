@@ -43,7 +43,7 @@ from ..settings.command_line import (
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
 from ..settings.user_modules import import_module
-from ..training.buckets import on_this_disk
+from ..training.buckets import local_copy
 from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.devices.mesh import make_mesh, placed_on
 from ..training.processes import check_alone
@@ -57,14 +57,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     stopped = "\nInterrupted; the same command continues with the first line without an answer."
     with report_user_errors(options.traceback, stopped):
         check_alone("predict")
-        options.run = on_this_disk(options.run)
+        options.run = local_copy(options.run)
         enable_compilation_cache()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         with placed_on(mesh):
             trained = open_run(options.run, mesh=mesh, trusted=options.trust)
             request = request_of(trained, options)
             if options.draft:
-                folder = on_this_disk(options.draft)
+                folder = local_copy(options.draft)
                 small = open_run(folder, mesh=mesh, trusted=options.trust)
                 draft = draft_model(small, trained, options.draft_tokens)
                 request = request._replace(options=replace(request.options, draft=draft))

@@ -46,7 +46,7 @@ from ..settings.user_errors import report_user_errors
 from ..tasks import sample_text, showing
 from ..tasks.sample_text import LIBRARY, SampleText
 from ..tasks.showing import CACHE, LENGTH
-from ..training.buckets import on_this_disk
+from ..training.buckets import local_copy
 from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.run import longest_rows
 from ..training.run_choices import (
@@ -88,7 +88,7 @@ def run(argv: Sequence[str]) -> None:
     console = PrintableConsole(width=None if sys.stdout.isatty() else WIDTH)
     with report_user_errors(options.traceback):
         if options.run:
-            options.run = on_this_disk(options.run)
+            options.run = local_copy(options.run)
         if options.json:
             print(objectives_json())
         elif options.list:

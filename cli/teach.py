@@ -35,7 +35,7 @@ from ..settings.folders import Folder
 from ..settings.printable import PrintableConsole, print_note
 from ..settings.run_directory import DATA, SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
 from ..settings.user_errors import report_user_errors
-from ..training.buckets import on_this_disk
+from ..training.buckets import local_copy
 from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.devices.mesh import make_mesh, placed_on
 from ..training.processes import check_alone
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = PrintableConsole()
     with report_user_errors(options.traceback):
         check_alone("teach")
-        options.run = on_this_disk(options.run)
+        options.run = local_copy(options.run)
         enable_compilation_cache()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         trained = open_run(options.run, options.step, mesh, options.trust)

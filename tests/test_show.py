@@ -404,7 +404,7 @@ def test_a_folder_that_is_not_a_run(capsys, tmp_path):
 
 def test_a_run_in_a_bucket(capsys, monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(show, "on_this_disk", lambda run: asked.append(run) or str(tmp_path))
+    monkeypatch.setattr(show, "local_copy", lambda run: asked.append(run) or str(tmp_path))
     assert_named(fails(capsys, "--run=gs://bucket/mine"), tmp_path, "config.gin")
     assert asked == ["gs://bucket/mine"]
 

@@ -1,6 +1,6 @@
 """Run directories in a bucket. A folder on this disk mirrors the directory while a run trains.
 
-    with on_disk(run) as local:      # run.run_dir is "gs://bucket/mine"
+    with mirrored(run) as local:      # run.run_dir is "gs://bucket/mine"
         push(local.run_dir)          # copies ~/.cache/pretrax/runs/… back to the bucket
 
 Orbax writes checkpoints directly to the bucket. All other files are small, and their writers need a
@@ -50,7 +50,7 @@ def folder_of(address: str) -> str:
 
 
 @contextlib.contextmanager
-def on_disk(run: Run) -> Iterator[Run]:
+def mirrored(run: Run) -> Iterator[Run]:
     """Yields the run with its run directory on this disk.
 
     For a run in a bucket, the bucket is copied to a local folder first. In the end the folder is
@@ -156,7 +156,7 @@ def push_or_warn(directory: str, warn: Callable[[str], object]) -> None:
         warn(str(error))
 
 
-def on_this_disk(directory: str) -> str:
+def local_copy(directory: str) -> str:
     """Returns a folder on this disk from which to read a run.
 
     A local run directory is returned unchanged. A run in a bucket is copied to a folder that

@@ -18,7 +18,7 @@ from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
 from ..settings import run_directory, run_ids
 from ..settings.printable import print_note
-from .buckets import on_disk
+from .buckets import mirrored
 from .devices.compilation_cache import compilation_cache_dir
 from .heldout_evaluation import Evaluation, prepare_evaluation
 from .loop import take_steps
@@ -78,7 +78,7 @@ def train(
     Raises ValueError for settings that cannot work, and says what to change. Raises
     FloatingPointError if the loss is NaN or infinite.
     """
-    with on_disk(run) as local_run:
+    with mirrored(run) as local_run:
         if local_run is not run:
             console = console or make_console()
             note = (

@@ -39,7 +39,7 @@ def run(tmp_path):
 
 
 def test_files_are_copied_when_they_have_changed(bucket, run):
-    with buckets.on_disk(run) as here:
+    with buckets.mirrored(run) as here:
         assert here.run_dir == buckets.folder_of(ADDRESS) and "pretrax/runs/gs" in here.run_dir
         run_directory.add_evaluation(here.run_dir, {"step": 1})
         (Path(here.run_dir) / run_directory.CONFIG).write_text("RUN_DIR = 1")
@@ -58,24 +58,24 @@ def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypa
     for folder in ("checkpoints", "damaged_checkpoints"):
         bucket.pipe_file(f"/bucket/runs/mine/{folder}/4/state", b"large")
     monkeypatch.setenv("HOME", str(tmp_path / "other"))
-    folder = Path(buckets.on_this_disk(ADDRESS))
+    folder = Path(buckets.local_copy(ADDRESS))
     assert (folder / "config.gin").read_text() == "RUN_DIR = 1"
     assert os.listdir(folder) == ["config.gin"]
     assert not list(Path(buckets.fetch(ADDRESS)).glob("*checkpoints"))
     bucket.rm("/bucket", recursive=True)  # a fresh start
     with refuses(ValueError, "/bucket/runs/mine"):
-        buckets.on_this_disk(ADDRESS)
+        buckets.local_copy(ADDRESS)
 
 
 def test_a_copy_to_read_is_what_the_bucket_has_and_keeps_evaluations(bucket):
     for name in ("config.gin", "classes.json", "tensorboard/events", "evaluation/metrics.jsonl"):
         bucket.pipe_file(f"/bucket/runs/mine/{name}", b"OLD = 1")
-    folder = Path(buckets.on_this_disk(ADDRESS))
+    folder = Path(buckets.local_copy(ADDRESS))
     assert not (folder / "tensorboard").exists()
     run_directory.add_evaluation(folder, {"step": 1})
     bucket.rm_file("/bucket/runs/mine/classes.json")
     bucket.pipe_file("/bucket/runs/mine/config.gin", b"NEW = 1")
-    assert buckets.on_this_disk(ADDRESS + "/") == str(folder)
+    assert buckets.local_copy(ADDRESS + "/") == str(folder)
     assert (folder / "config.gin").read_text() == "NEW = 1"
     assert not (folder / "classes.json").exists()
     assert (folder / "evaluation/metrics.jsonl").read_text() == '{"step": 1}\n'
@@ -84,25 +84,25 @@ def test_a_copy_to_read_is_what_the_bucket_has_and_keeps_evaluations(bucket):
 
 
 def test_reading_a_run_keeps_what_its_training_writes(bucket, run):
-    with buckets.on_disk(run) as here:
+    with buckets.mirrored(run) as here:
         (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
         for step in (10, 20, 30):
             run_directory.add_evaluation(here.run_dir, {"step": step})
             if step == 10:
                 buckets.push(here.run_dir)
-            assert buckets.on_this_disk(ADDRESS) != here.run_dir
+            assert buckets.local_copy(ADDRESS) != here.run_dir
     assert steps_in(bucket) == [10, 20, 30]
 
 
 def test_an_address_one_level_too_high_leaves_the_runs_below_it(bucket, run):
-    with buckets.on_disk(run) as here:
+    with buckets.mirrored(run) as here:
         (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
         run_directory.add_evaluation(here.run_dir, {"step": 10})
         buckets.push(here.run_dir)
         above = ADDRESS.removesuffix("/mine")
         with refuses(ValueError, above, "config.gin"):
-            buckets.on_this_disk(above)
-        with buckets.on_disk(dataclasses.replace(run, run_dir=above)) as other:
+            buckets.local_copy(above)
+        with buckets.mirrored(dataclasses.replace(run, run_dir=above)) as other:
             assert sorted(os.listdir(other.run_dir)) == [".bucket.json"]
         run_directory.add_evaluation(here.run_dir, {"step": 20})
     assert steps_in(bucket) == [10, 20]
@@ -110,13 +110,13 @@ def test_an_address_one_level_too_high_leaves_the_runs_below_it(bucket, run):
 
 def test_a_missing_record_of_copied_files_is_reported(bucket, run):
     with refuses(FileNotFoundError, "bucket.json"):
-        with buckets.on_disk(run) as here:
+        with buckets.mirrored(run) as here:
             os.unlink(os.path.join(here.run_dir, ".bucket.json"))
 
 
 def test_what_was_not_copied_is_kept_where_the_bucket_is_as_it_was(bucket, run, monkeypatch):
     def start(step):
-        with buckets.on_disk(run) as here:
+        with buckets.mirrored(run) as here:
             (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
             run_directory.add_evaluation(here.run_dir, {"step": step})
 
@@ -143,7 +143,7 @@ def test_a_bucket_that_does_not_answer_is_reported_and_hides_no_error(bucket, ru
         raise ConnectionError("503")
 
     write, said = buckets.Folder.write, []
-    with buckets.on_disk(run) as here:
+    with buckets.mirrored(run) as here:
         (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
         run_directory.add_evaluation(here.run_dir, {"step": 10})
         monkeypatch.setattr(buckets.Folder, "write", fail)
@@ -153,11 +153,11 @@ def test_a_bucket_that_does_not_answer_is_reported_and_hides_no_error(bucket, ru
     assert_named(message, ADDRESS, 503)
     assert steps_in(bucket) == [10]
     with refuses(OSError, ADDRESS, 503):
-        with buckets.on_disk(run) as here:
+        with buckets.mirrored(run) as here:
             run_directory.add_evaluation(here.run_dir, {"step": 20})
             monkeypatch.setattr(buckets.Folder, "write", fail)
     with pytest.raises(FloatingPointError), warns(UserWarning, ADDRESS, 503):
-        with buckets.on_disk(run):
+        with buckets.mirrored(run):
             raise FloatingPointError("a spike")
 
 
@@ -170,10 +170,10 @@ def test_a_push_that_was_cut_off_is_known_to_have_begun(bucket, run, monkeypatch
             raise ConnectionError("503")
         write(folder, name, content)
 
-    with buckets.on_disk(run) as here:
+    with buckets.mirrored(run) as here:
         (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
     with pytest.warns(UserWarning), pytest.raises(KeyboardInterrupt):
-        with buckets.on_disk(run) as here:
+        with buckets.mirrored(run) as here:
             (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 22")
             run_directory.add_evaluation(here.run_dir, {"step": 10})
             monkeypatch.setattr(buckets.Folder, "write", fail_at_config)
@@ -182,7 +182,7 @@ def test_a_push_that_was_cut_off_is_known_to_have_begun(bucket, run, monkeypatch
             monkeypatch.setattr(buckets.Folder, "write", lambda *_: 1 / 0)
             raise KeyboardInterrupt
     monkeypatch.setattr(buckets.Folder, "write", write)
-    with buckets.on_disk(run):
+    with buckets.mirrored(run):
         pass
     assert steps_in(bucket) == [10, 20]
 
@@ -193,16 +193,16 @@ def steps_in(bucket):
 
 
 def test_checkpoints_are_in_the_bucket_also_when_it_is_another(bucket, run, tmp_path):
-    with buckets.on_disk(dataclasses.replace(run, checkpoint_dir=None)) as here:
+    with buckets.mirrored(dataclasses.replace(run, checkpoint_dir=None)) as here:
         assert run_directory.checkpoints(here.run_dir) == f"{ADDRESS}/checkpoints"
         write_run(here)
     save(bucket, 3)
     moved = "gs://other/mine"
     bucket.copy("/bucket/runs/mine", "/other/mine", recursive=True)
     save(bucket, 5)
-    assert saved_steps(buckets.on_this_disk(ADDRESS)) == [3, 5]
-    assert saved_steps(buckets.on_this_disk(moved)) == [3]
-    with buckets.on_disk(dataclasses.replace(run, run_dir=moved, checkpoint_dir=None)) as here:
+    assert saved_steps(buckets.local_copy(ADDRESS)) == [3, 5]
+    assert saved_steps(buckets.local_copy(moved)) == [3]
+    with buckets.mirrored(dataclasses.replace(run, run_dir=moved, checkpoint_dir=None)) as here:
         assert saved_steps(here.run_dir) == [3] and has_checkpoint(here.run_dir)
     bucket.get("/other/mine", str(tmp_path / "mine"), recursive=True)
     shutil.copytree(here.run_dir, tmp_path / "copied")
@@ -212,15 +212,15 @@ def test_checkpoints_are_in_the_bucket_also_when_it_is_another(bucket, run, tmp_
 
 def test_checkpoints_elsewhere_within_the_run_are_not_copied(bucket, run):
     run = dataclasses.replace(run, checkpoint_dir=f"{ADDRESS}/kept/states/")
-    with buckets.on_disk(run) as here:
+    with buckets.mirrored(run) as here:
         write_run(here)
     for folder in ("states", "damaged_states", "states_of_mine"):
         bucket.pipe_file(f"/bucket/runs/mine/kept/{folder}/4/state", b"large")
-    for folder in (buckets.fetch(ADDRESS, run.checkpoint_dir), buckets.on_this_disk(ADDRESS)):
+    for folder in (buckets.fetch(ADDRESS, run.checkpoint_dir), buckets.local_copy(ADDRESS)):
         assert os.listdir(f"{folder}/kept") == ["states_of_mine"]
     bucket.pipe_file("/bucket/runs/mine/config.gin", b"NEW = [1")
     with refuses(ValueError, "config.gin"):
-        buckets.on_this_disk(ADDRESS)
+        buckets.local_copy(ADDRESS)
 
 
 def save(bucket, step):
@@ -230,21 +230,21 @@ def save(bucket, step):
 
 def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
     with refuses(ValueError, "run_dir"):
-        with buckets.on_disk(dataclasses.replace(run, distributed=True)):
+        with buckets.mirrored(dataclasses.replace(run, distributed=True)):
             pass
     for where in ("s3://bucket/mine", "gcs://bucket/mine"):
         with refuses(ValueError, f"{where}/checkpoints", "gs://", "checkpoint_dir=FOLDER"):
-            with buckets.on_disk(dataclasses.replace(run, run_dir=where, checkpoint_dir=None)):
+            with buckets.mirrored(dataclasses.replace(run, run_dir=where, checkpoint_dir=None)):
                 pass
     with refuses(ValueError, "checkpoint_dir", "run_dir"):
-        with buckets.on_disk(dataclasses.replace(run, checkpoint_dir=f"{ADDRESS}/")):
+        with buckets.mirrored(dataclasses.replace(run, checkpoint_dir=f"{ADDRESS}/")):
             pass
     elsewhere = dataclasses.replace(run, run_dir=str(tmp_path), checkpoint_dir="s3://bucket/mine")
     with refuses(ValueError, "/bucket/mine"):
         planning.plan_run(elsewhere)
-    with buckets.on_disk(run):
+    with buckets.mirrored(run):
         with refuses(ValueError, ADDRESS):
-            with buckets.on_disk(run):
+            with buckets.mirrored(run):
                 pass
     with refuses(ValueError, "run_dir"):
         tiny.planned(run)
