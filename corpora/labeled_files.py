@@ -70,11 +70,11 @@ def labeled_text(
     texts = {}
     for side in (TRAIN, HELDOUT):
         side_paths = paths.get(side, paths[TRAIN])
-        known = versions_of(side_paths)
+        versions = versions_of(side_paths)
         texts[side] = SplitText(
             functools.partial(_side, side_paths, side, every, classes),
-            sum(size for _, size, _ in known),
-            [classes, given_tokens, answer_tokens, every, *known],
+            sum(size for _, size, _ in versions),
+            [classes, given_tokens, answer_tokens, every, *versions],
             LeftOut(),
             functools.partial(_encode, given_tokens, classes, answers),
         )

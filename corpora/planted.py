@@ -53,8 +53,8 @@ def planted_passages(
     planted = passages_of(whole, passages, passage_tokens)
 
     def open_shard(shard: int, num_shards: int) -> DocumentStream:
-        own = whole.open_shard(shard, num_shards)
-        return _PlantedStream(own, planted.passages, share, shard, num_shards)
+        stream = whole.open_shard(shard, num_shards)
+        return _PlantedStream(stream, planted.passages, share, shard, num_shards)
 
     return whole._replace(
         open_shard=open_shard,

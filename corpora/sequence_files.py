@@ -94,13 +94,13 @@ def sequence_files(
     `data.reading.MalformedLine`, which names the file, the record and the position, for a record
     that cannot be read or is in no cluster. Raises FileNotFoundError for a pattern without files.
     """
-    known = alphabet_named(alphabet)
+    letters = alphabet_named(alphabet)
     if overlap >= (window or 1):
         raise ValueError(
             f"Got corpora.sequence_files.overlap = {overlap} and window = {window}, expected an "
             "overlap that is less than the window."
         )
-    if reverse_complement and not known.complements:
+    if reverse_complement and not letters.complements:
         raise ValueError(
             f"Got corpora.sequence_files.reverse_complement for the alphabet {alphabet!r}, which "
             "has no complements, expected 'dna' or 'rna': leave it out."
@@ -127,18 +127,21 @@ def sequence_files(
             )
     chosen = next(iter(choices.values()), None)
     cut = {"window": window, "overlap": overlap, "lowercase_weight": lowercase_weight}
-    sequences = _Sequences(paths, chosen, known, cut)
+    sequences = _Sequences(paths, chosen, letters, cut)
     settings: list[Any] = [alphabet, *cut.values(), heldout_records]
     if heldout_clusters is not None:
         settings += [heldout_every, *versions_of([heldout_clusters])]
     splits = paths if chosen is None else (TRAIN, HELDOUT)
     texts = {split: sequences.text(split, settings) for split in splits}
     vocab = vocabulary(run_dir, VocabularySource(sequences.sample, version=texts[TRAIN].version))
-    _check_letters(vocab, known)
+    _check_letters(vocab, letters)
     tokens = tokenized(run_dir, texts, vocab)
     split = FileSplit(paths, heldout_every, "text", "error")
     tokens, described = with_heldout(
-        tokens, split, overlapping_windows(window, overlap), shared_letters(vocab.tokenizer, known)
+        tokens,
+        split,
+        overlapping_windows(window, overlap),
+        shared_letters(vocab.tokenizer, letters),
     )
     if chosen is not None:
         described = f"chosen by {', '.join(choices)}"
@@ -148,7 +151,7 @@ def sequence_files(
         corpus = corpus._replace(summary=corpus.summary + skew_warning(tokens, heldout_every))
     if not reverse_complement:
         return corpus
-    read = functools.partial(_either_strand, vocab.tokenizer, known, seed)
+    read = functools.partial(_either_strand, vocab.tokenizer, letters, seed)
 
     def open_shard(shard: int, num_shards: int) -> DocumentStream:
         return cast(DocumentStream, StreamOf(corpus.open_shard(shard, num_shards), read))
@@ -183,11 +186,11 @@ class _Sequences(NamedTuple):
     def text(self, split: str, settings: Sequence) -> SplitText:
         left_out = LeftOut()
         paths = self.paths.get(split, self.paths[TRAIN])
-        known = versions_of(paths)
+        versions = versions_of(paths)
         return SplitText(
             functools.partial(self.read, split, left_out, paths),
-            sum(size for _, size, _ in known),
-            [*settings, *known],
+            sum(size for _, size, _ in versions),
+            [*settings, *versions],
             left_out,
             encode_documents if self.cut["lowercase_weight"] == 1 else encode_weighted,
         )

@@ -172,8 +172,8 @@ def tokenized_files(
     texts = {}
     for name, paths in split.paths.items():
         left_out = LeftOut()
-        known = versions_of(paths)
-        size = sum(size for _, size, _ in known)
+        versions = versions_of(paths)
+        size = sum(size for _, size, _ in versions)
         read = functools.partial(
             read_documents,
             paths,
@@ -181,7 +181,7 @@ def tokenized_files(
             on_malformed=split.on_malformed,
             left_out=left_out,
         )
-        texts[name] = SplitText(read, size, [*reading, *known], left_out, encode)
+        texts[name] = SplitText(read, size, [*reading, *versions], left_out, encode)
     return tokenized(run_dir, texts, vocabulary)
 
 

@@ -62,16 +62,18 @@ def _ranges(field: str, given: Any) -> list[tuple[int, int, float]]:
     if not isinstance(given, list | tuple):
         raise ValueError(f'"{field}" is {given!r:.60}, expected a number or a list of ranges')
     ranges = []
-    for one in given:
-        if not isinstance(one, list | tuple) or len(one) != 3:
+    for entry in given:
+        if not isinstance(entry, list | tuple) or len(entry) != 3:
             raise ValueError(
-                f'"{field}" has {one!r:.60}, expected ranges [start, end, weight] of characters'
+                f'"{field}" has {entry!r:.60}, expected ranges [start, end, weight] of characters'
             )
-        start, end, weight = one
-        if any(isinstance(x, bool) or not isinstance(x, int | float) for x in one) or (
+        start, end, weight = entry
+        if any(isinstance(x, bool) or not isinstance(x, int | float) for x in entry) or (
             start != int(start) or end != int(end)
         ):
-            raise ValueError(f'"{field}" has {one!r:.60}, expected two whole numbers and a weight')
+            raise ValueError(
+                f'"{field}" has {entry!r:.60}, expected two whole numbers and a weight'
+            )
         if not (math.isfinite(weight) and 0 <= weight <= MAX_WEIGHT):
             raise ValueError(
                 f'"{field}" has the weight {weight}, expected a number from 0 to {MAX_WEIGHT:,}'

@@ -347,12 +347,12 @@ def _predictions_of(document: Document, count: int) -> np.ndarray:
     """
     if document.teacher is None:
         return np.zeros((len(document.tokens), 2, count), np.int32)
-    found = document.teacher.shape[-1]
-    if found < count:
+    available = document.teacher.shape[-1]
+    if available < count:
         raise ValueError(
             f"The objective reads {count} predictions of a teacher for each token, but a document "
-            f"has {found}: lower --gin.objectives.distilled_lm.likeliest to at most {found}, or "
-            f"write a store with `pretrax teach --likeliest={count}`."
+            f"has {available}: lower --gin.objectives.distilled_lm.likeliest to at most "
+            f"{available}, or write a store with `pretrax teach --likeliest={count}`."
         )
     return np.asarray(document.teacher[:, :, :count], np.int32)
 

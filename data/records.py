@@ -176,8 +176,8 @@ class Shuffled:
     def _opened(self, epoch: int, number: int) -> "_Round":
         blocks, stops = self._epoch(epoch)
         first = epoch * self.size + (int(stops[number - 1]) if number else 0)
-        own = blocks[number * ROUND : (number + 1) * ROUND].astype(np.int64)
-        return _Round(self.records, (self.seed, epoch, number), first, own)
+        round_blocks = blocks[number * ROUND : (number + 1) * ROUND].astype(np.int64)
+        return _Round(self.records, (self.seed, epoch, number), first, round_blocks)
 
     def _drawn(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order of blocks, and the number of records up to the end of each round."""
@@ -228,9 +228,9 @@ class _Round:
             (self._stops - self._counts)[loaded] - np.cumsum(counts) + counts, counts
         )
         at = before + np.arange(len(before))  # index of each loaded record in the round
-        own = np.flatnonzero((start <= at) & (at < end))
-        order = permutation((*self._key, 0, lane) if lane else self._key, len(own))
-        return self._records.load(self._blocks[loaded]).take(own[order])
+        indices = np.flatnonzero((start <= at) & (at < end))
+        order = permutation((*self._key, 0, lane) if lane else self._key, len(indices))
+        return self._records.load(self._blocks[loaded]).take(indices[order])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,19 +113,19 @@ def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
 
     if HELDOUT in store.splits:
         few = train.counts.sum() < _FEW
-        kept = one_by_one(joined(store.documents(TRAIN))) if few else train
-        return kept, store.records(HELDOUT)
+        train_records = one_by_one(joined(store.documents(TRAIN))) if few else train
+        return train_records, store.records(HELDOUT)
     if len(train.blocks) < _HELDOUT_EVERY:
         both = split_heldout(joined(store.documents(TRAIN)), every=_HELDOUT_EVERY)
         return one_by_one(both[0]), one_by_one(both[1])
     held = np.arange(len(train.blocks)) % _HELDOUT_EVERY == _HELDOUT_EVERY - 1
-    kept = StoreRecords(store, TRAIN, train.blocks[~held])
+    train_records = StoreRecords(store, TRAIN, train.blocks[~held])
     held_out = StoreRecords(store, TRAIN, train.blocks[held])
     counts = store.counts(TRAIN)
     if counts.documents == counts.records:  # No document has several pieces.
-        return kept, held_out
+        return train_records, held_out
     before = StoreRecords(store, TRAIN, train.blocks[np.flatnonzero(held) - 1])
-    return kept, _whole_documents(held_out, before) or held_out
+    return train_records, _whole_documents(held_out, before) or held_out
 
 
 def _whole_documents(records: StoreRecords, before: StoreRecords) -> Records | None:
@@ -144,8 +144,8 @@ def _whole_documents(records: StoreRecords, before: StoreRecords) -> Records | N
         firsts.append(first)
         ends.append(end)
         tokens += int((index[first:end] >> 1).sum(dtype=np.int64))
-    kept = _RecordRanges(records, np.array(firsts), np.array(ends), tokens)
-    return kept if tokens else None
+    whole = _RecordRanges(records, np.array(firsts), np.array(ends), tokens)
+    return whole if tokens else None
 
 
 class _RecordRanges:
@@ -241,8 +241,8 @@ class MixedStream(DocumentStream):
     def state(self) -> dict[str, np.ndarray]:
         state = {"draw": np.array(self._draw, np.int64)}
         for prefix, stream, tokens in zip(self._prefixes, self._streams, self._tokens):
-            own = stream.state() | {"tokens": np.array(tokens, np.int64)}
-            state |= {f"{prefix}{name}": value for name, value in own.items()}
+            stream_state = stream.state() | {"tokens": np.array(tokens, np.int64)}
+            state |= {f"{prefix}{name}": value for name, value in stream_state.items()}
         return state
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -253,9 +253,9 @@ class MixedStream(DocumentStream):
         self._check_known(state)
         self._draw = int(state["draw"])
         for i, stream in enumerate(self._streams):
-            if own := state_within(state, self._prefixes[i]):
-                self._tokens[i] = int(own["tokens"])
-                stream.restore(own)
+            if stream_state := state_within(state, self._prefixes[i]):
+                self._tokens[i] = int(stream_state["tokens"])
+                stream.restore(stream_state)
 
     def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
         for state in states:
@@ -263,11 +263,11 @@ class MixedStream(DocumentStream):
         shard = self._streams[0].shard
         self._draw = max(int(state["draw"]) for state in states) + shard
         for i, stream in enumerate(self._streams):
-            own = [state_within(state, self._prefixes[i]) for state in states]
-            if own[0]:
+            stream_states = [state_within(state, self._prefixes[i]) for state in states]
+            if stream_states[0]:
                 # The first shard counts the tokens of all shards, so that the sum stays the same.
-                self._tokens[i] = 0 if shard else sum(int(each["tokens"]) for each in own)
-                stream.reshard(own)
+                self._tokens[i] = 0 if shard else sum(int(each["tokens"]) for each in stream_states)
+                stream.reshard(stream_states)
 
     def _check_known(self, state: Mapping[str, np.ndarray]) -> None:
         others = [name for name in state if not name.startswith(("draw", *self._prefixes))]

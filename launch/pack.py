@@ -62,8 +62,8 @@ class Sources(NamedTuple):
     @property
     def commands(self) -> set[str]:
         """The commands: "train", "evaluate", …"""
-        found = (re.fullmatch(r"cli/([a-z]\w*)\.py", path) for path in self.files)
-        return {match[1] for match in found if match}
+        matches = (re.fullmatch(r"cli/([a-z]\w*)\.py", path) for path in self.files)
+        return {match[1] for match in matches if match}
 
 
 def main() -> None:
@@ -142,8 +142,10 @@ def find_sources(given: str | None) -> Sources:
     if path.suffix == ".whl" and path.is_file():
         with zipfile.ZipFile(path) as wheel:
             names = wheel.namelist()
-            (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
-            extras = re.findall(r"^Provides-Extra: (.*)$", wheel.read(about).decode(), re.MULTILINE)
+            (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+            extras = re.findall(
+                r"^Provides-Extra: (.*)$", wheel.read(metadata).decode(), re.MULTILINE
+            )
         within = [name.partition("/")[2] for name in names]
         return Sources(path, {extra.strip() for extra in extras}, within)
     setup, project = path / "setup.py", path / "pyproject.toml"
@@ -157,26 +159,26 @@ def find_sources(given: str | None) -> Sources:
 
 def installed_sources() -> Sources:
     """Returns the pretrax that this Python imports."""
-    found = importlib.util.find_spec("pretrax")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("pretrax")
+    if spec is None or spec.origin is None:
         raise Mistake(
             f"{sys.executable} has no pretrax. Activate an environment that has it, or make one in "
             ".venv of this folder."
         )
-    path = Path(found.origin).parent
+    path = Path(spec.origin).parent
     try:
-        about = importlib.metadata.metadata("pretrax")
+        metadata = importlib.metadata.metadata("pretrax")
     except importlib.metadata.PackageNotFoundError:
         raise Mistake(
             f"{sys.executable} finds pretrax in {path}, where it is not installed: there is no "
             f"command `pretrax`. Install it: pip install -e {path}."
         ) from None
-    return Sources(path, set(about.get_all("Provides-Extra") or ()), files_of_checkout(path))
+    return Sources(path, set(metadata.get_all("Provides-Extra") or ()), files_of_checkout(path))
 
 
 def files_of_checkout(root: Path) -> list[str]:
-    found = (*root.glob("gin_configs/*/*.gin"), *root.glob("cli/*.py"))
-    return [str(path.relative_to(root)) for path in found]
+    paths = (*root.glob("gin_configs/*/*.gin"), *root.glob("cli/*.py"))
+    return [str(path.relative_to(root)) for path in paths]
 
 
 def extras_of(setup: Path) -> set[str]:

@@ -472,10 +472,10 @@ class GinReader:
 
     def macros(self) -> dict[str, Macro]:
         """Returns the macros of the target's settings, including macros without a value."""
-        found: dict[str, list[tuple[Callable, str]]] = {}
+        settings_of_macro: dict[str, list[tuple[Callable, str]]] = {}
         for part, setting in self._parts(_Reference(self._target, "", False)):
             if isinstance(part, _Macro):
-                found.setdefault(part.name, []).append(setting)
+                settings_of_macro.setdefault(part.name, []).append(setting)
         given = {name for _, function, name in self._bindings if function is None}
 
         def literal(name: str) -> Any:
@@ -493,7 +493,7 @@ class GinReader:
 
         return {
             name: Macro(literal(name) if name in given else None, name in given, tuple(settings))
-            for name, settings in sorted(found.items())
+            for name, settings in sorted(settings_of_macro.items())
         }
 
     def _check_all_used(self) -> None:

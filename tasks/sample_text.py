@@ -179,10 +179,10 @@ def _until_vocabulary(corpus: Callable) -> Callable:
 def _make_and_stop(
     factory: vocabularies.Factory, run_dir: str, source: vocabularies.VocabularySource
 ) -> Vocabulary:
-    made = factory(run_dir, source)
+    vocabulary = factory(run_dir, source)
     if source.texts is not None:
-        raise _VocabularyMade(made, source.texts)
-    return made
+        raise _VocabularyMade(vocabulary, source.texts)
+    return vocabulary
 
 
 def from_task(

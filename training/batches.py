@@ -52,13 +52,13 @@ class GroupSchedule(NamedTuple):
 
         Raises ValueError if several members have rows.
         """
-        found = sorted(set(self.order(step).tolist()))
-        if len(found) > 1:
+        members = sorted(set(self.order(step).tolist()))
+        if len(members) > 1:
             raise ValueError(
-                f"The members {found} share the rows of step {step}, expected one member, since "
+                f"The members {members} share the rows of step {step}, expected one member, since "
                 "the mixture has separate_steps=True: change the members' rates."
             )
-        return found[0]
+        return members[0]
 
     def restricted_to(self, member: int) -> "GroupSchedule":
         """Returns the schedule in which one member has all rows."""
@@ -288,11 +288,13 @@ class Batches:
         states = {shard: state_of(shard) for shard in (self._readers if same else range(saved))}
         for shard, readers in self._readers.items():
             for source, reader in enumerate(readers):
-                own = {k: state_within(state, f"{source}.") for k, state in states.items()}
+                source_states = {
+                    k: state_within(state, f"{source}.") for k, state in states.items()
+                }
                 if same:
-                    reader.restore(own[shard])
+                    reader.restore(source_states[shard])
                 else:
-                    reader.reshard(list(own.values()), shard, self._shards)
+                    reader.reshard(list(source_states.values()), shard, self._shards)
         self.step = step
 
     def skip(self, count: int) -> None:

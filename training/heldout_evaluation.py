@@ -45,9 +45,10 @@ def prepare_evaluation(
         with reports.wall_time.measure("evaluation"):
             evaluation = Evaluation(tuple(heldout(params)), score_tasks(params))
         losses = {f"heldout/{s.name}": s.loss for s in evaluation.scores}
-        baselines = {f"baseline/{s.name}": s.baseline for s in evaluation.scores}
-        known = {name: x for name, x in baselines.items() if x is not None}
-        reports.writer.write(step, losses | known | evaluation.tasks)
+        baselines = {
+            f"baseline/{s.name}": s.baseline for s in evaluation.scores if s.baseline is not None
+        }
+        reports.writer.write(step, losses | baselines | evaluation.tasks)
         print_task_scores(reports.console, evaluation.tasks, step)
         return evaluation
 

@@ -50,20 +50,22 @@ def sequence_task(
     drawn = _drawn(rng, world, documents)
     train, heldout = drawn_texts(lambda: _text(world, next(drawn)[0]), documents)
     read = {*train}
-    found: dict[str, list[tuple[np.ndarray, int]]] = {kind: [] for kind in KINDS}
+    sequences: dict[str, list[tuple[np.ndarray, int]]] = {kind: [] for kind in KINDS}
     drawn = _drawn(rng, world, sites)
-    while min(map(len, found.values())) < sites:
+    while min(map(len, sequences.values())) < sites:
         letters, states, k = next(drawn)
         if _text(world, letters) in read:
             continue
-        kind = min(KINDS, key=lambda kind: len(found[kind]))
+        kind = min(KINDS, key=lambda kind: len(sequences[kind]))
         places = [p for p in range(1, len(letters) - 1) if world.kinds[k][states[p]] == kind]
         if places:
-            found[kind].append((letters, int(rng.choice(places))))
-    made = [
+            sequences[kind].append((letters, int(rng.choice(places))))
+    drawn_sites = [
         site
         for kind in KINDS
-        for site in _sites(world, [x for x, _ in found[kind]], [p for _, p in found[kind]], kind)
+        for site in _sites(
+            world, [x for x, _ in sequences[kind]], [p for _, p in sequences[kind]], kind
+        )
     ]
     classes = []
     if len(world.models) > 1:
@@ -78,8 +80,8 @@ def sequence_task(
     return SyntheticTask(
         documents=train,
         heldout=heldout,
-        questions=[site.question for site in made],
-        sites=made,
+        questions=[site.question for site in drawn_sites],
+        sites=drawn_sites,
         classes=classes,
         tags=tags,
     )
@@ -169,8 +171,8 @@ def _padded(sequences: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _site(world, sequence: np.ndarray, place: int, log_p_A: np.ndarray, kind: str) -> SyntheticSite:
-    own = int(sequence[place])
-    order = [own, *(k for k in range(len(world.alphabet)) if k != own)]
+    true_letter = int(sequence[place])
+    order = [true_letter, *(k for k in range(len(world.alphabet)) if k != true_letter)]
     before, after = (_text(world, part) for part in (sequence[:place], sequence[place + 1 :]))
     return SyntheticSite(
         kind=kind,

@@ -131,48 +131,48 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
             "with defaults for all other settings: write `def my_task(*, seed): …`, or bind the "
             "missing settings."
         ) from None
-    made = function(seed=seed)
-    if not isinstance(made, SyntheticTask):
+    task = function(seed=seed)
+    if not isinstance(task, SyntheticTask):
         raise ValueError(
-            f"{name} returned {made!r:.80}, expected a `corpora.synthetic_tasks.SyntheticTask`."
+            f"{name} returned {task!r:.80}, expected a `corpora.synthetic_tasks.SyntheticTask`."
         )
     needed = ("documents", "heldout", "questions")
     for field in needed:
-        if not isinstance(getattr(made, field), list | tuple):
+        if not isinstance(getattr(task, field), list | tuple):
             raise ValueError(
-                f"{name} returned {field} of type {type(getattr(made, field)).__name__}, expected "
+                f"{name} returned {field} of type {type(getattr(task, field)).__name__}, expected "
                 "a list: convert it, for example with `tolist()` for an array."
             )
-    others = [text for text in (*made.documents, *made.heldout) if not isinstance(text, str)]
+    others = [text for text in (*task.documents, *task.heldout) if not isinstance(text, str)]
     if others:
         raise ValueError(f"{name} returned the document {others[0]!r:.80}, expected a string.")
-    empty = [field for field in needed if not getattr(made, field)]
+    empty = [field for field in needed if not getattr(task, field)]
     if empty:
         raise ValueError(
             f"{name} returned a synthetic task without {listed(empty)}, expected at least "
             "one of each: draw more."
         )
-    for question in made.questions:
+    for question in task.questions:
         _check_question(name, question)
-    for pair in made.pairs:
+    for pair in task.pairs:
         _check_pair(name, pair)
-    for site in made.sites:
+    for site in task.sites:
         _check_site(name, site)
-    for text, tags in made.tags:
+    for text, tags in task.tags:
         if len(tags) != len(text.split()):
             raise ValueError(
                 f"{name} has {len(tags)} tags for the {len(text.split())} words of {text!r:.80}, "
                 "expected a tag for each word."
             )
-    read = {*made.documents}
-    heldout = [text for text in made.heldout if text not in read]
+    read = {*task.documents}
+    heldout = [text for text in task.heldout if text not in read]
     if not heldout:
         raise ValueError(
             f"{name} returned only held-out texts that are also documents, such as "
-            f"{made.heldout[0]!r:.80}, expected other texts: leave them out of the documents, or "
+            f"{task.heldout[0]!r:.80}, expected other texts: leave them out of the documents, or "
             "draw from more texts."
         )
-    return made._replace(heldout=heldout)
+    return task._replace(heldout=heldout)
 
 
 def _check_pair(name: str, pair: Any) -> None:

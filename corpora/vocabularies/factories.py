@@ -173,11 +173,11 @@ def letters(
     Raises ValueError for an unknown alphabet, for more than a million k-mers, and if the run
     directory has another vocabulary.
     """
-    known = alphabet_named(alphabet)
+    letters_of_alphabet = alphabet_named(alphabet)
 
     def make() -> Tokenizer:
         path = os.path.join(run_dir, TOKENIZER)
-        write_letters(path, known, k)
+        write_letters(path, letters_of_alphabet, k)
         return hugging_face_tokenizer(path, overlapping=overlapping and k > 1)
 
     about = {"factory": "letters", "alphabet": alphabet, "k": k, "overlapping": overlapping}
@@ -258,15 +258,15 @@ def kept_vocabulary(
     Raises ValueError if the directory has a run whose vocabulary was made with other settings.
     """
     if os.path.exists(os.path.join(run_dir, VOCABULARY)):
-        kept = load_vocabulary(run_dir)
-        differing = [k for k in about | kept.about if about.get(k) != kept.about.get(k)]
+        saved = load_vocabulary(run_dir)
+        differing = [k for k in about | saved.about if about.get(k) != saved.about.get(k)]
         settings = [k for k in differing if k != "text"]
         if not settings and (not differing or has_checkpoint(run_dir)):
-            return kept
+            return saved
         # Otherwise an earlier start failed before its first step, and nothing was trained.
         if settings and is_run(run_dir):
             named = ["factory"] if "factory" in settings else settings
-            changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in named)
+            changes = (f"{k} was {saved.about.get(k)!r}, is {about.get(k)!r}" for k in named)
             raise ValueError(
                 f"{run_dir} has a vocabulary made with other settings: {'; '.join(changes)}. "
                 "Start a new run directory, or restore these settings."
@@ -285,10 +285,10 @@ def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
     tokenizer, ids, about = vocabulary
     name = _FILES.get(tokenizer.kind)
     if name is not None and tokenizer.path is not None:
-        own = Path(tokenizer.path)
+        source_file = Path(tokenizer.path)
         file = Path(run_dir, name)
-        if own.absolute() != file.absolute():
-            write_bytes(file, own.read_bytes())
+        if source_file.absolute() != file.absolute():
+            write_bytes(file, source_file.read_bytes())
     values: dict[str, Any] = {
         "kind": tokenizer.kind,
         "file": name,
@@ -316,8 +316,8 @@ def _write(run_dir: str, values: dict[str, Any]) -> None:
 
 def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
     """Returns the CRC-32 of vocabulary.json's values, and of the tokenizer's file if it has one."""
-    own = {name: value for name, value in values.items() if name != "checksums"}
-    sums = {VOCABULARY: zlib.crc32(json.dumps(own, sort_keys=True).encode())}
+    unsealed = {name: value for name, value in values.items() if name != "checksums"}
+    sums = {VOCABULARY: zlib.crc32(json.dumps(unsealed, sort_keys=True).encode())}
     if name := _FILES.get(values["kind"]):
         sums[name] = checksum(own_file(run_dir, name))
     return sums
@@ -356,14 +356,14 @@ def _check_checksums(run_dir: str, values: dict[str, Any]) -> None:
     """Raises ValueError, with its name, for a file that has changed since it was saved."""
     file = os.path.join(run_dir, VOCABULARY)
     try:
-        kept = dict(values["checksums"])
+        saved = dict(values["checksums"])
         now = _checksums(run_dir, values)
-        if kept.keys() != now.keys():
-            raise ValueError(f"got checksums of {sorted(kept)}, expected of {sorted(now)}")
+        if saved.keys() != now.keys():
+            raise ValueError(f"got checksums of {sorted(saved)}, expected of {sorted(now)}")
     except UNLIKE as error:
         raise damaged(file, error) from error
-    for name in kept:
-        if now[name] != kept[name]:
+    for name in saved:
+        if now[name] != saved[name]:
             why = "its checksum differs from that of the saved vocabulary"
             raise damaged(os.path.join(run_dir, name), why)
 

@@ -97,17 +97,17 @@ def letter_functions(
         if overlapping and len(text) < k:
             return np.zeros(0, np.int32)
         whole = len(text) // k * k
-        known = digits[letters]
+        letter_digits = digits[letters]
         if overlapping:
-            spelled = np.lib.stride_tricks.sliding_window_view(known, k)
+            spelled = np.lib.stride_tricks.sliding_window_view(letter_digits, k)
         else:
-            spelled = known[:whole].reshape(-1, k)
-        found = np.where((spelled < 0).any(axis=1), unknown, numbers[spelled @ powers])
+            spelled = letter_digits[:whole].reshape(-1, k)
+        tokens = np.where((spelled < 0).any(axis=1), unknown, numbers[spelled @ powers])
         if overlapping:
-            return found
-        if (known[:whole] < 0).any():
+            return tokens
+        if (letter_digits[:whole] < 0).any():
             return np.asarray(encode(text), np.int32)
-        return np.append(found, single[letters[whole:]])
+        return np.append(tokens, single[letters[whole:]])
 
     def locate(text: str) -> tuple[np.ndarray, np.ndarray]:
         ids = encoded(text)

@@ -126,10 +126,9 @@ def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
     Raises ValueError for a tokenizer that does not use the library `tokenizers`, for ids without an
     embedding in the model, and for inconsistent ids, as `token_ids` does.
     """
-    own = _tokenizer_of_transformers(tokenizer)
     names = {f"{role}_token": getattr(tokenizer, f"{role}_token", None) for role in ROLES}
-    known = {name: value for name, value in config.to_dict().items() if value is not None}
-    ids = _ids_by_roles(own, names, known)
+    fields = {name: value for name, value in config.to_dict().items() if value is not None}
+    ids = _ids_by_roles(_tokenizer_of_transformers(tokenizer), names, fields)
     if ids.size > config.vocab_size:
         raise ValueError(
             f"The tokenizer has {ids.size} ids, but the model has only {config.vocab_size} "
@@ -149,8 +148,8 @@ def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
     Raises ValueError for a tokenizer that does not use the library `tokenizers`.
     """
-    own = _tokenizer_of_transformers(tokenizer)
-    return [ids.tolist() for ids in own.encode_batch(texts)]
+    encoded = _tokenizer_of_transformers(tokenizer).encode_batch(texts)
+    return [ids.tolist() for ids in encoded]
 
 
 def _tokenizer_of_transformers(tokenizer: Any) -> Tokenizer:
@@ -182,8 +181,8 @@ def _ids_by_roles(
     if tokenizer.pad is None:  # Segments mark padding, so any id that is not text can be used.
         tokenizer = tokenizer._replace(pad=eos)
     known = _known_names(tokenizer) | {"fim": tuple(prefix for prefix, _, _ in FIM_NAMES)}
-    own = [key for key, names in known.items() if not tokenizer.named.keys().isdisjoint(names)]
-    wanted = dict.fromkeys([key for key in own if key not in ("pad", "eos")] + list(specials))
+    present = [key for key, names in known.items() if not tokenizer.named.keys().isdisjoint(names)]
+    wanted = dict.fromkeys([key for key in present if key not in ("pad", "eos")] + list(specials))
     count = len(_named_sentinels(tokenizer.named)) if sentinels is None else sentinels
     ids = token_ids(tokenizer, sentinels=count, specials=list(wanted))
     start = config.get("decoder_start_token_id")
@@ -251,8 +250,8 @@ def texts_of(tokenizer: Tokenizer, size: int, text: tuple[int, int]) -> TokenTex
     first, last = text
 
     def read() -> list[bytes]:
-        known = set(range(first, last)) - {tokenizer.unknown}
-        return [tokenizer.piece(i) if i in known else b"" for i in range(size)]
+        text_ids = set(range(first, last)) - {tokenizer.unknown}
+        return [tokenizer.piece(i) if i in text_ids else b"" for i in range(size)]
 
     return TokenTexts(read)
 
@@ -306,8 +305,8 @@ def special_names(tokenizer: Tokenizer, ids: TokenIds) -> dict[int, str]:
     names |= {i: KNOWN_NAMES.get(name, (f"[{name}]",))[0] for name, i in ids.modes}
     names |= {i: f"<extra_id_{k}>" for k, i in enumerate(ids.sentinels)}
     names |= dict(zip(ids.fim, FIM_NAMES[0], strict=False))
-    own = {i: name for name, i in tokenizer.named.items()}
-    return {i: own.get(i, name) for i, name in names.items()}
+    tokenizer_names = {i: name for name, i in tokenizer.named.items()}
+    return {i: tokenizer_names.get(i, name) for i, name in names.items()}
 
 
 def _known_names(tokenizer: Tokenizer) -> dict[str, tuple[str, ...]]:

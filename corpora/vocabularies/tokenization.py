@@ -99,8 +99,8 @@ def located(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
             "weights of tokens in a token store."
         )
     (ids,) = tokenizer.encode_batch([text])
-    known, spans = tokenizer.locate(text)
-    if np.array_equal(ids, known):
+    located_ids, spans = tokenizer.locate(text)
+    if np.array_equal(ids, located_ids):
         return ids, np.asarray(spans, np.int32).reshape(-1, 2)
     if len(text) < 2:
         return ids, np.tile(np.array([[0, len(text)]], np.int32), (ids.size, 1))
@@ -142,7 +142,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         processor.Load(path)
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{path} is not a SentencePiece model ({in_words(error)}).") from error
-    own = processor.GetPieceSize()
+    size = processor.GetPieceSize()
     named: dict[str, int] = {}
     blocked: list[int] = []
     produced: dict[str, int] = {}  # special tokens that SentencePiece produces for their names
@@ -182,18 +182,18 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         return [np.asarray(row, np.int32) for row in rows]
 
     def locate(text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        found = processor.EncodeAsProto(text).pieces
+        pieces = processor.EncodeAsProto(text).pieces
         characters = _character_of_byte(text)
-        spans = [(characters[piece.begin], characters[piece.end]) for piece in found]
-        return [piece.id for piece in found], spans
+        spans = [(characters[piece.begin], characters[piece.end]) for piece in pieces]
+        return [piece.id for piece in pieces], spans
 
     tokenizer = Tokenizer(
         "sentencepiece",
         path,
-        own,
+        size,
         encode_batch,
         lambda ids: processor.Decode([int(i) for i in ids]),
-        lambda i: _bytes_of_piece(processor.IdToPiece(i)) if i < own else b"",
+        lambda i: _bytes_of_piece(processor.IdToPiece(i)) if i < size else b"",
         named,
         tuple(blocked),
         pad=processor.pad_id() if processor.pad_id() >= 0 else None,

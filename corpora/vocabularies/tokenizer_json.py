@@ -76,25 +76,25 @@ def tokenizer_json(vocabulary: Vocabulary):
     """
     import tokenizers
 
-    own = vocabulary.tokenizer
-    if own.kind == "hugging_face":
-        tokenizer = tokenizers.Tokenizer.from_file(str(own.path))
-    elif own.kind == OVERLAPPING:
-        raise ValueError(f"{own.path} has overlapping k-mers, which `tokenizers` cannot split")
-    elif own.kind == "bytes":
+    source = vocabulary.tokenizer
+    if source.kind == "hugging_face":
+        tokenizer = tokenizers.Tokenizer.from_file(str(source.path))
+    elif source.kind == OVERLAPPING:
+        raise ValueError(f"{source.path} has overlapping k-mers, which `tokenizers` cannot split")
+    elif source.kind == "bytes":
         pieces = ["<pad>", "</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
         tokenizer = _bpe_model({piece: i for i, piece in enumerate(pieces)}, [])
     else:
-        assert own.path is not None  # a SentencePiece model is a file
-        tokenizer = _sentencepiece_model(own.path)
-    names = {i: name for name, i in own.named.items()}
-    names |= special_names(own, vocabulary.ids)
+        assert source.path is not None  # a SentencePiece model is a file
+        tokenizer = _sentencepiece_model(source.path)
+    names = {i: name for name, i in source.named.items()}
+    names |= special_names(source, vocabulary.ids)
     # Added tokens get consecutive ids, so every id above the vocabulary needs a token, in order.
     above = range(tokenizer.get_vocab_size(), vocabulary.ids.size)
     below = sorted(i for i in names if i not in above)
     tokens = [names.get(i, f"<id_{i}>") for i in (*below, *above)]
     tokenizer.add_special_tokens([tokenizers.AddedToken(t, normalized=False) for t in tokens])
-    _check(own, tokenizer, {names[i]: i for i in names})
+    _check(source, tokenizer, {names[i]: i for i in names})
     return tokenizer
 
 
@@ -163,17 +163,17 @@ def _with_byte_decoder(model):
     return tokenizer
 
 
-def _check(own: Tokenizer, tokenizer, names: dict[str, int]) -> None:
+def _check(source: Tokenizer, tokenizer, names: dict[str, int]) -> None:
     """Raises ValueError if the ids of the two tokenizers differ."""
     for name, i in names.items():
         if tokenizer.token_to_id(name) != i:
             raise ValueError(
                 f"{name} would have the id {tokenizer.token_to_id(name)} instead of {i}"
             )
-    if own.kind == "hugging_face":  # It was read from the same file.
+    if source.kind == "hugging_face":  # It was read from the same file.
         return
     for text in PROBES:
-        expected = own.encode_batch([text])[0].tolist()
+        expected = source.encode_batch([text])[0].tolist()
         tokenizer.encode_special_tokens = True
         got = tokenizer.encode(text, add_special_tokens=False).ids
         tokenizer.encode_special_tokens = False

@@ -298,8 +298,8 @@ def _corpus(
         if is_read_from_cache(task, use_cached):
             with readable(task):
                 check_cached_ids(task, split, features, vocab)
-    kept = RunVocabulary(run_dir)
-    examples = examples_of([with_vocabulary(task, kept) for task in tasks], vocab)
+    run_vocabulary = RunVocabulary(run_dir)
+    examples = examples_of([with_vocabulary(task, run_vocabulary) for task in tasks], vocab)
     heldout = [each for each in examples if each.name in held]
 
     def corpus(read: Sequence[TaskExamples], rates: Sequence[float]) -> Corpus:

@@ -184,30 +184,32 @@ def tasks_with(
     Raises ValueError if no task has this split.
     """
     splits = {task.name: splits_of(task, use_cached) for task in tasks}
-    found = [task for task in tasks if split in splits[task.name]]
-    if not found:
+    with_split = [task for task in tasks if split in splits[task.name]]
+    if not with_split:
         raise ValueError(
             f"{', '.join(splits)} has no split {split!r} to hold out, expected one of "
             f"{sorted(set().union(*splits.values()))}: set heldout_split of the corpus to another, "
             'or give the source one, such as TfdsDataSource(splits={"train": "train[1%:]", '
             '"validation": "train[:1%]"}).'
         )
-    for task in found:
+    for task in with_split:
         check_task(task, [split], features, use_cached=use_cached)
-    return [task.name for task in found]
+    return [task.name for task in with_split]
 
 
 def common_vocabulary(tasks: Sequence[seqio.Task], features: Sequence[str]) -> seqio.Vocabulary:
     """Returns the vocabulary of these features. Raises ValueError if they have several."""
-    found = [task.output_features[feature].vocabulary for task in tasks for feature in features]
-    others = [each for each in found if each != found[0]]
+    vocabularies = [
+        task.output_features[feature].vocabulary for task in tasks for feature in features
+    ]
+    others = [each for each in vocabularies if each != vocabularies[0]]
     if others:
         raise ValueError(
             f"The tasks {', '.join(task.name for task in tasks)} have several vocabularies, "
-            f"{found[0]} and {others[0]}, in {' and '.join(features)}: give the corpus one for "
-            "all, such as vocabularies.from_file."
+            f"{vocabularies[0]} and {others[0]}, in {' and '.join(features)}: give the corpus one "
+            "for all, such as vocabularies.from_file."
         )
-    return found[0]
+    return vocabularies[0]
 
 
 def with_vocabulary(task: seqio.Task, vocabulary: seqio.Vocabulary) -> seqio.Task:

@@ -178,16 +178,16 @@ def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[P
     Returns a message about what could not be written, or "".
     """
     folder = Path(target)
-    there = any((folder / name).exists() for name in (*TOKENIZERS, VOCABULARY))
+    has_tokenizer = any((folder / name).exists() for name in (*TOKENIZERS, VOCABULARY))
     vocabulary = saved_vocabulary(run_dir)
     if vocabulary is None:
         return ""
     added = vocabulary.ids.size - vocabulary.tokenizer.size
     complete = (folder / VOCABULARY).exists() and (folder / TOKENIZER).exists()  # exported before
-    if there and (added <= 0 or complete):
+    if has_tokenizer and (added <= 0 or complete):
         return ""
     frame: tuple = ((), ())  # an imported tokenizer has its own
-    if not there:
+    if not has_tokenizer:
         for name in (VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER):
             if (Path(run_dir) / name).exists():
                 shutil.copyfile(Path(run_dir) / name, folder / name)
@@ -195,12 +195,12 @@ def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[P
     try:
         write_tokenizer(target, vocabulary, *frame)
     except ValueError as error:
-        what = "The ids that were added are in no" if there else "It holds no"
+        what = "The ids that were added are in no" if has_tokenizer else "It holds no"
         note = f"{what} tokenizer.json: {error}."
         if (folder / SENTENCEPIECE_MODEL).exists():  # under the name that transformers looks for
             shutil.copyfile(folder / SENTENCEPIECE_MODEL, folder / "spiece.model")
             note += f" It reads spiece.model, without {added} ids that were added to it."
         return note
-    if not there:
+    if not has_tokenizer:
         vocabularies.renew_checksums(target)  # tokenizer.json has the special ids now
     return ""

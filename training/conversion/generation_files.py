@@ -133,9 +133,12 @@ def search_options(folder: Path | str, layout: str) -> list[str]:
         if fields.get(name) not in (None, default)
     }
     if fields.get("do_sample"):
-        own = SAMPLING | {name: fields[name] for name in SAMPLING if fields.get(name) is not None}
-        own = {name: x for name, x in own.items() if x is not None and (name, x) != ("top_p", 1.0)}
-        chosen |= {name: x for name, x in own.items() if (name, x) != ("top_k", 0)}
+        given = {name: fields[name] for name in SAMPLING if fields.get(name) is not None}
+        chosen |= {
+            name: x
+            for name, x in (SAMPLING | given).items()
+            if x is not None and (name, x) not in (("top_p", 1.0), ("top_k", 0))
+        }
     if (longest := fields.get("max_new_tokens")) is not None:
         chosen |= {"max_new": longest} if longest != Decoding().max_new else {}
     elif layout == "encoder_decoder" and fields.get("max_length") not in (None, 20):

@@ -59,42 +59,42 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     check_checksums(directory)
     source = hugging_face.open_source(directory)
     files = files_to_keep(source.path)
-    found = hugging_face.recognize(source)
+    recognized = hugging_face.recognize(source)
     modules = open_modules(source.path)
     config = {**source.config, **start_of_decoder(source.path, source.config)}
-    kept = _fitting(imported_vocabulary(source.path, config, **vocabulary), found.model)
-    if writes_text(found.model):
+    vocab = _fitting(imported_vocabulary(source.path, config, **vocabulary), recognized.model)
+    if writes_text(recognized.model):
         generation_rules(source.path)  # raises ValueError for rules that `predict` cannot follow
-    frame = imported_frame(source.path, kept, found.model.layout) if kept else ((), ())
-    model = found.model
-    arrays = hugging_face.read_params(source, found)
+    frame = imported_frame(source.path, vocab, recognized.model.layout) if vocab else ((), ())
+    model = recognized.model
+    arrays = hugging_face.read_params(source, recognized)
     if modules and modules.dense:
-        model, arrays = _with_dense(found, arrays, modules.dense)
+        model, arrays = _with_dense(recognized, arrays, modules.dense)
     forms: Sequence[PromptForm] = ()
-    if kept:
-        recorded = read_prompt_record(source.path, kept.ids, model)
-        usual = _prompt_forms(source, found, modules, frame)
+    if vocab:
+        recorded = read_prompt_record(source.path, vocab.ids, model)
+        usual = _prompt_forms(source, recognized, modules, frame)
         forms = usual if recorded is None else recorded
     return Imported(
-        found.family.model_type,
+        recognized.family.model_type,
         model,
-        found.settings,
+        recognized.settings,
         arrays,
-        kept,
-        hugging_face.class_names(source.config) if found.config.num_classes else (),
+        vocab,
+        hugging_face.class_names(source.config) if recognized.config.num_classes else (),
         forms,
         files,
-        _shown_mode(found, source.config, kept),
+        _shown_mode(recognized, source.config, vocab),
     )
 
 
 def _shown_mode(
-    found: Recognized, config: Mapping[str, Any], vocabulary: Vocabulary | None
+    recognized: Recognized, config: Mapping[str, Any], vocabulary: Vocabulary | None
 ) -> str | None:
     """Returns the best mode for showing a published model; None: the mode of its layout."""
-    if "vocabulary" not in found.heads or vocabulary is None:
+    if "vocabulary" not in recognized.heads or vocabulary is None:
         return None
-    mode = found.family.shown_mode
+    mode = recognized.family.shown_mode
     # A T5 with settings for tasks was trained to answer texts, such as the first T5s and Flan-T5.
     answers = bool(config.get("task_specific_params"))
     return None if mode == "infill" and (answers or not vocabulary.ids.sentinels) else mode
@@ -102,58 +102,62 @@ def _shown_mode(
 
 def model_of_export(directory: str) -> Model:
     """Returns the model that an import of an exported directory gives."""
-    found = hugging_face.recognize(hugging_face.open_source(directory))
+    recognized = hugging_face.recognize(hugging_face.open_source(directory))
     modules = open_modules(directory)
     if modules and modules.dense:
-        return _with_dense(found, iter(()), modules.dense)[0]
-    return found.model
+        return _with_dense(recognized, iter(()), modules.dense)[0]
+    return recognized.model
 
 
 def _with_dense(
-    found: Recognized, arrays: Iterator[tuple[str, np.ndarray]], dense: Mapping[str, np.ndarray]
+    recognized: Recognized,
+    arrays: Iterator[tuple[str, np.ndarray]],
+    dense: Mapping[str, np.ndarray],
 ) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
     """Returns the model whose head "embedding" is the layer `dense`, and its parameters.
 
     The head replaces BERT's pooler, which a sentence model does not use.
     """
-    builder = getattr(models, found.model.layout)
-    model = builder(found.config.vocab_size, (*found.heads, "embedding"), **found.settings)
-    width = found.config.emb_dim
+    builder = getattr(models, recognized.model.layout)
+    model = builder(
+        recognized.config.vocab_size, (*recognized.heads, "embedding"), **recognized.settings
+    )
+    width = recognized.config.emb_dim
     if "embedding" not in model.heads or dense["bias"].shape != (width,):
         raise ValueError(
-            f"Got a module Dense of width {dense['bias'].size} with {found.model.layout} of width "
-            f"{width}, expected an encoder of the width of its Dense."
+            f"Got a module Dense of width {dense['bias'].size} with {recognized.model.layout} of "
+            f"width {width}, expected an encoder of the width of its Dense."
         )
     head = "projections_embedding/layer/"
-    others = (one for one in arrays if not one[0].startswith(head))
+    others = (array for array in arrays if not array[0].startswith(head))
     return model, chain(others, ((head + name, array) for name, array in dense.items()))
 
 
 def _prompt_forms(
-    source: TensorFiles, found: Recognized, modules: Modules | None, frame: tuple[tuple, tuple]
+    source: TensorFiles, recognized: Recognized, modules: Modules | None, frame: tuple[tuple, tuple]
 ) -> list[PromptForm]:
     """Returns the prompt forms of a sentence model or a classifier."""
     forms = []
-    causal = found.model.layout == "decoder"
+    causal = recognized.model.layout == "decoder"
     if modules:
         head = "embedding" if modules.dense else None
         forms.append(PromptForm("embed", *frame, head=head, pooling=modules.pooling))
-    if "classes" in found.heads:
+    if "classes" in recognized.heads:
         problem = source.config.get("problem_type")
-        if problem == "regression" and found.config.num_classes > 1:
+        if problem == "regression" and recognized.config.num_classes > 1:
             raise ValueError(
-                f"Got problem_type='regression' with {found.config.num_classes} numbers in "
+                f"Got problem_type='regression' with {recognized.config.num_classes} numbers in "
                 f"{source.path / 'config.json'}, expected one number: more are not supported."
             )
         # In a causal model, only the last state has seen the whole text. "classifier_pooling" is a
         # setting of ModernBERT.
         pooling: Pooling = "last"
-        if found.model.layout == "encoder":
+        if recognized.model.layout == "encoder":
             pooling = POOLINGS[source.config.get("classifier_pooling", "cls")]
-        start = frame[1][-1:] if found.family.wraps_text else ()
+        start = frame[1][-1:] if recognized.family.wraps_text else ()
         form = PromptForm("classify", *frame, start, causal, head="classes", pooling=pooling)
         forms.append(form._replace(independent=problem == "multi_label_classification"))
-    if "token_classes" in found.heads:
+    if "token_classes" in recognized.heads:
         forms.append(PromptForm("tag", *frame, causal=causal, head="token_classes"))
     return forms
 
@@ -173,9 +177,9 @@ def from_t5x(
     source = t5x.open_t5x(directory)
     model = builder(t5x.vocabulary_rows(source))
     arrays = t5x.read_params(source, model, unscaled=unscaled)
-    kept = _fitting(imported_vocabulary(source.path, {}, **vocabulary), model)
-    mode = "infill" if kept and kept.ids.sentinels else None
-    return Imported("a model of T5X", model, settings_of(model), arrays, kept, shown_mode=mode)
+    vocab = _fitting(imported_vocabulary(source.path, {}, **vocabulary), model)
+    mode = "infill" if vocab and vocab.ids.sentinels else None
+    return Imported("a model of T5X", model, settings_of(model), arrays, vocab, shown_mode=mode)
 
 
 def t5x_preset(file: str) -> Callable[..., Model]:

@@ -47,9 +47,9 @@ def kind_of_device(device_kind: str) -> str | None:
     ('TPU v5e', 'NVIDIA H100')
     >>> kind_of_device("cpu")
     """
-    names = {name: kind for kind, one in ACCELERATORS.items() for name in (kind, *one.also)}
-    known = [name for name in names if device_kind.startswith(name)]
-    return names[max(known, key=len)] if known else None
+    names = {name: kind for kind, x in ACCELERATORS.items() for name in (kind, *x.also)}
+    matching = [name for name in names if device_kind.startswith(name)]
+    return names[max(matching, key=len)] if matching else None
 
 
 def short_names() -> list[str]:

@@ -45,11 +45,11 @@ def traffic(text: str) -> dict[str, Traffic]:
     the text of each of these fusions, but counts only in the fusion where it starts.
     """
     computations = computations_of(text)
-    found = collectives(computations)
+    by_computation = collectives(computations)
     calls = Counter[str]()
     sizes = Counter[str]()
     for name, number in run_counts(computations).items():
-        for collective in found[name]:
+        for collective in by_computation[name]:
             calls[collective.kind] += number
             sizes[collective.kind] += number * collective.bytes
     return {kind: Traffic(calls[kind], bytes) for kind, bytes in sizes.most_common()}

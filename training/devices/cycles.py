@@ -240,14 +240,14 @@ class _Estimate:
         return max(flops / (self._peak * filled), moved / self._tpu.bandwidth)
 
     def _exchanges(
-        self, op: Instruction, own: Mapping[str, Collective]
+        self, op: Instruction, by_line: Mapping[str, Collective]
     ) -> Iterator[tuple[str, Collective]]:
         """Yields (key, collective) for an instruction or its fusion. The end has the same key."""
-        if op.line in own:
-            yield op.name, own[op.line]
-        if found := op.find(_FUSED):
+        if op.line in by_line:
+            yield op.name, by_line[op.line]
+        if match := op.find(_FUSED):
             is_start = op.opcode == "async-start"
-            for inner in self._collectives.get(found[1], ()):
+            for inner in self._collectives.get(match[1], ()):
                 key = op.name if is_start else _chain(inner.line)
                 yield key, inner._replace(asynchronous=inner.asynchronous or is_start)
 
@@ -299,8 +299,8 @@ def _cycles(name: str, computations: Computations) -> int:
 
 def _fused(op: Instruction, computations: Computations) -> Sequence[Instruction]:
     """Returns the instructions of a fusion or of an asynchronous computation."""
-    found = op.find(_FUSED)
-    return computations.get(found[1], ()) if found else ()
+    match = op.find(_FUSED)
+    return computations.get(match[1], ()) if match else ()
 
 
 # --- exchanges that overlap with computation ------------------------------------------------------
@@ -353,8 +353,8 @@ def _ended(op: Instruction, computations: Computations) -> list[str]:
 
 def _chain(line: str) -> str:
     """Returns the number that the parts of an exchange in several fusions share."""
-    found = _CHAIN.findall(line)
-    return next((chain for chain, _ in found if chain), found[0][1] if found else "")
+    ids = _CHAIN.findall(line)
+    return next((chain for chain, _ in ids if chain), ids[0][1] if ids else "")
 
 
 # --- parts of the step ----------------------------------------------------------------------------
@@ -366,10 +366,10 @@ _STACKED = re.compile(r"dynamic_(update_)?(index_in_dim|slice)\)?(/\w+)?$")
 
 def _place(op: Instruction) -> tuple[str, int]:
     """Returns the part of the step of an instruction, and its direction, such as `FORWARD`."""
-    found = op.find(_NAME)
-    name = found[1] if found else ""
+    match = op.find(_NAME)
+    name = match[1] if match else ""
     direction = BACKWARD if "transpose(" in name else FORWARD if "jvp(" in name else NEITHER
-    if op.opcode in _MOVES or _STACKED.search(name) or not found:
+    if op.opcode in _MOVES or _STACKED.search(name) or not match:
         return COPIES, direction
     return next(part for part, words in PARTS.items() if words.search(name)), direction
 

@@ -194,11 +194,11 @@ def shardings_like(opt_state, params, shardings, mesh: Mesh):
     other axes. All other arrays are replicated.
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
-    known = {path: (x.shape, s) for (path, x), s in zip(flat, jax.tree.leaves(shardings))}
+    by_path = {path: (x.shape, s) for (path, x), s in zip(flat, jax.tree.leaves(shardings))}
 
     def sharding(path, x):
         ends = (path[i:] for i in range(len(path)))
-        shape, like = next((known[end] for end in ends if end in known), ((), replicated(mesh)))
+        shape, like = next((by_path[end] for end in ends if end in by_path), ((), replicated(mesh)))
         if shape == x.shape:
             return like
         spec = (*like.spec, *[None] * len(shape))[: len(shape)]

@@ -25,8 +25,8 @@ class Instruction:
 
     def __init__(self, line: str):
         self.line = line
-        found = _INSTRUCTION.match(line)
-        self.name, self.shape, self.opcode, operands = found.groups() if found else ("", "", "", "")
+        match = _INSTRUCTION.match(line)
+        self.name, self.shape, self.opcode, operands = match.groups() if match else ("", "", "", "")
         # Comments between the names may give the numbers of the operands.
         self.operands = [op.rpartition("*/")[2].strip() for op in operands.split(",")]
 
@@ -80,17 +80,17 @@ def run_counts(
     A computation comes after the computations that it calls. `called` yields the computations that
     an instruction calls.
     """
-    found = Counter[str]()
+    counts = Counter[str]()
 
     def visit(name: str, number: int) -> None:
         for op in computations[name]:
             for inner, trips in called(op, computations):
                 visit(inner, number * trips)
-        found[name] += number
+        counts[name] += number
 
     if "" in computations:
         visit("", 1)
-    return found
+    return counts
 
 
 def _trip_count(loop: Instruction, computations: Computations) -> int:
@@ -99,8 +99,8 @@ def _trip_count(loop: Instruction, computations: Computations) -> int:
     The program may state this number. Otherwise it follows from a counter that begins at 0 and the
     only constant of the loop's condition. If the condition has no such constant, returns 1.
     """
-    if known := loop.find(r'known_trip_count[^}]*?"n":"(\d+)"'):
-        return int(known[1])
+    if match := loop.find(r'known_trip_count[^}]*?"n":"(\d+)"'):
+        return int(match[1])
     named = dict(re.findall(r"(condition|body)=%?([\w.-]+)", loop.line))
     condition = computations.get(named.get("condition", ""), ())
     body = computations.get(named.get("body", ""), ())
@@ -120,7 +120,7 @@ def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) ->
     """
     defined = {op.name: op for op in body}
     counters = (op for op in condition if op.opcode == "get-tuple-element")
-    counter = next((found for op in counters if (found := op.find(r"index=(\d+)"))), None)
+    counter = next((match for op in counters if (match := op.find(r"index=(\d+)"))), None)
     if counter and body and body[-1].opcode == "tuple":
         added = defined.get(body[-1].operands[int(counter[1])])
         for name in added.operands if added and added.opcode == "add" else ():

@@ -106,9 +106,9 @@ def read_topology(text: str) -> Topology:
                 f"Got the topology {text!r}, hosts of {topology.shape[0]} GPUs, but hosts have at "
                 f"most {MAX_GPUS} GPUs: give {hosts.chips} GPUs on hosts of eight as {hosts}."
             )
-    elif topology.shape not in (known := _slices(kind)):
-        nearest = _nearest(topology.shape, known)
-        near = " and ".join(str(Topology(kind, one)) for one in nearest)
+    elif topology.shape not in (slices := _slices(kind)):
+        nearest = _nearest(topology.shape, slices)
+        near = " and ".join(str(Topology(kind, shape)) for shape in nearest)
         raise ValueError(
             f"Got the topology {text!r}, and {kind} has no such slice; the nearest are {near}, and "
             f"two slices are {Topology(kind, nearest[0], 2)}."
@@ -130,18 +130,18 @@ def _slices(kind: str) -> list[tuple[int, ...]]:
     return [*_SMALL, *sorted(cubes, key=math.prod)]
 
 
-def _nearest(shape: tuple[int, ...], known: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _nearest(shape: tuple[int, ...], slices: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Returns the two shapes with the most similar numbers of chips, and then sides.
 
     >>> _nearest((16, 32), [(8, 16), (16, 16), (1, 1)])
     [(16, 16), (8, 16)]
     """
 
-    def differ(one: tuple[int, ...]) -> tuple[float, int]:
-        chips = abs(math.log(math.prod(one) / math.prod(shape)))
-        return chips, sum(abs(a - b) for a, b in zip(sorted(one), sorted(shape)))
+    def difference(candidate: tuple[int, ...]) -> tuple[float, int]:
+        chips = abs(math.log(math.prod(candidate) / math.prod(shape)))
+        return chips, sum(abs(a - b) for a, b in zip(sorted(candidate), sorted(shape)))
 
-    return sorted(known, key=differ)[:2]
+    return sorted(slices, key=difference)[:2]
 
 
 def use_cpu() -> None:

@@ -27,7 +27,7 @@ def _next_prefix(folder: Path) -> str:
     starts, so the time in the prefix is always later than the last file's.
     """
     times = (re.match(rf"{re.escape(_PREFIX)}(\d+)", path.name) for path in folder.glob("*"))
-    last = max((int(found[1]) for found in times if found), default=0)
+    last = max((int(match[1]) for match in times if match), default=0)
     return f"{_PREFIX}{max(int(time.time()), last + 1):010}"
 
 

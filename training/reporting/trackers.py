@@ -97,11 +97,11 @@ class _WeightsAndBiases(Tracker):
         self._html = wandb.Html
         self._error = wandb.Error
         file = os.path.join(run.run_dir, run_directory.WANDB_ID)
-        kept = None
+        saved_id = None
         if os.path.exists(file):
             with open(file, encoding="utf-8") as opened:
-                kept = opened.read()
-        run_id = kept or secrets.token_hex(6)
+                saved_id = opened.read()
+        run_id = saved_id or secrets.token_hex(6)
         try:
             self._run = wandb.init(
                 project=self._project,
@@ -115,14 +115,14 @@ class _WeightsAndBiases(Tracker):
                 settings=wandb.Settings(console="off"),  # it would record pieces of the live bar
             )
         except wandb.Error as error:
-            if kept:
+            if saved_id:
                 raise OSError(f"Weights & Biases: {error}") from error
             raise ValueError(
                 f"Weights & Biases cannot start ({error}): log in (wandb login), set "
                 "WANDB_MODE=offline to keep the metrics on this disk, or leave the tracker out of "
                 "training.Run.trackers."
             ) from error
-        if not kept:
+        if not saved_id:
             atomic_writes.write_text(file, run_id)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

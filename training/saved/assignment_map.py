@@ -42,18 +42,20 @@ def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
     if not run_directory.is_run(run.initial_run):
         return  # checkpoints without a run have only names and shapes to compare
     models = read_directory(run.initial_run, trusted).get("model"), run.model
-    there, here = (model and model(128, VOCABULARY).config for model in models)
-    if there and here and (differ := different_layers(there, here)):
+    source_config, run_config = (model and model(128, VOCABULARY).config for model in models)
+    if not (source_config and run_config):
+        return
+    if differences := different_layers(source_config, run_config):
         raise ValueError(
             f"The layers of {run.initial_run} and of this model differ, so that parameters of "
             f"training.Run.assignment_map would have another meaning: "
-            f"{'; '.join(differ)}. Configure the layers as in that run's config.gin."
+            f"{'; '.join(differences)}. Configure the layers as in that run's config.gin."
         )
 
 
-def different_layers(there: Config, here: Config) -> list[str]:
-    one = resolved_settings(there)
-    other = resolved_settings(here)
-    compared = [name for name in one if name not in (*TRAINING_FIELDS, *ADAPTED)]
-    differ = [name for name in compared if one[name] != other[name]]
-    return [f"{name}: there {one[name]!r}, here {other[name]!r}" for name in differ]
+def different_layers(source_config: Config, run_config: Config) -> list[str]:
+    in_source = resolved_settings(source_config)
+    in_run = resolved_settings(run_config)
+    compared = [name for name in in_source if name not in (*TRAINING_FIELDS, *ADAPTED)]
+    different = [name for name in compared if in_source[name] != in_run[name]]
+    return [f"{name}: there {in_source[name]!r}, here {in_run[name]!r}" for name in different]

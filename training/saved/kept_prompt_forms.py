@@ -134,13 +134,13 @@ def _to_json(form: PromptForm) -> dict[str, Any]:
     if form.noise is not None:
         noise: Any = form.noise  # one of `NOISES`
         settings = dataclasses.asdict(noise)
-        own = {name: x for name, x in settings.items() if name not in _OF_IDS}
-        values["noise"] = {"name": type(form.noise).__name__, **own}
+        noise_settings = {name: x for name, x in settings.items() if name not in _OF_IDS}
+        values["noise"] = {"name": type(form.noise).__name__, **noise_settings}
     return values
 
 
 def _from_json(values: list[dict[str, Any]], ids: TokenIds) -> tuple[PromptForm, ...]:
-    return tuple(_form_from_json(one, ids) for one in values)
+    return tuple(_form_from_json(form, ids) for form in values)
 
 
 def _form_from_json(values: dict[str, Any], ids: TokenIds) -> PromptForm:
