@@ -91,10 +91,10 @@ def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:
 
 
 def _split(documents: Sequence[str]) -> SplitText:
-    def read(advance: Callable[[int], None]) -> Iterator[RawDocument]:
+    def read(advance: Callable[[int], None], left_out: LeftOut) -> Iterator[RawDocument]:
         for document in documents:
             yield RawDocument(document)
             advance(1)
 
     checksum = zlib.crc32("\0".join(documents).encode())
-    return SplitText(read, len(documents), [checksum], LeftOut())
+    return SplitText(read, len(documents), [checksum])

@@ -16,7 +16,7 @@ from ..settings.saved_states import has_checkpoint
 from .labeled_readers import Labeled, class_list, read_labeled
 from .text import counted, found_files
 from .text_readers import LeftOut
-from .tokenizing import SplitText, corpus_of, tokenized
+from .tokenizing import corpus_of, text_of_files, tokenized
 from .vocabularies import Factory, Vocabulary, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
 
@@ -70,12 +70,10 @@ def labeled_text(
     texts = {}
     for side in (TRAIN, HELDOUT):
         side_paths = paths.get(side, paths[TRAIN])
-        versions = versions_of(side_paths)
-        texts[side] = SplitText(
+        texts[side] = text_of_files(
             functools.partial(_side, side_paths, side, every, classes),
-            sum(size for _, size, _ in versions),
-            [classes, given_tokens, answer_tokens, every, *versions],
-            LeftOut(),
+            side_paths,
+            [classes, given_tokens, answer_tokens, every],
             functools.partial(_encode, given_tokens, classes, answers),
         )
     tokens = tokenized(run_dir, texts, vocab)
@@ -120,6 +118,7 @@ def _side(
     every: int | None,
     classes: Sequence[str],
     advance: Callable[[int], None] = lambda size: None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[Labeled]:
     """Yields the examples of a split, which are all examples of the files if `every` is None."""
     labels = set()

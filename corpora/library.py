@@ -3,7 +3,7 @@
 import functools
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..constraints import Count, checked
 from ..data.corpus import Corpus, Document, in_parts
@@ -124,12 +124,12 @@ def _first_by_hash(documents: Sequence[LibraryText], number: int) -> list[Librar
 def split_text(documents: Sequence[LibraryText], version: list) -> SplitText:
     """Returns the text of a split; `version` has values that change when the text changes."""
 
-    def read(advance) -> Iterator[RawDocument]:
+    def read(advance: Callable[[int], None], left_out: LeftOut) -> Iterator[RawDocument]:
         for document in documents:
             yield RawDocument(document.read())
             advance(1)
 
-    return SplitText(read, len(documents), version + _versions(documents), LeftOut())
+    return SplitText(read, len(documents), version + _versions(documents))
 
 
 def _versions(documents: Sequence[LibraryText]) -> list:
@@ -137,9 +137,7 @@ def _versions(documents: Sequence[LibraryText]) -> list:
 
 
 def _pairs_text(documents: Sequence[LibraryText], limits: tuple[int, int]) -> SplitText:
-    left_out = LeftOut()
-
-    def read(advance) -> list[Pair]:
+    def read(advance: Callable[[int], None], left_out: LeftOut) -> list[Pair]:
         pairs: list[Pair] = []
         for document in documents:
             pairs += documented_definitions(document, left_out)
@@ -148,10 +146,8 @@ def _pairs_text(documents: Sequence[LibraryText], limits: tuple[int, int]) -> Sp
         # whereas the negatives of a training pair come from all files.
         return sorted(pairs, key=lambda pair: zlib.crc32(repr(pair).encode()))
 
-    encode = functools.partial(_encode_pairs, limits)
-    return SplitText(
-        read, len(documents), [*limits, sys.version, *_versions(documents)], left_out, encode
-    )
+    version = [*limits, sys.version, *_versions(documents)]
+    return SplitText(read, len(documents), version, functools.partial(_encode_pairs, limits))
 
 
 def _encode_pairs(

@@ -31,7 +31,7 @@ from .alphabets import Alphabet, alphabet_named
 from .sequence_pieces import other_strand, overlapping_windows, pieces, shared_letters
 from .text import FileSplit, counted, found_files, skew_warning, with_heldout
 from .text_readers import LeftOut
-from .tokenizing import SplitText, corpus_of, encode_documents, tokenized
+from .tokenizing import SplitText, corpus_of, encode_documents, text_of_files, tokenized
 from .vocabularies import Factory, Vocabulary, VocabularySource
 from .vocabularies.tokenization import Tokenizer
 from .vocabularies.training_sample import MAX_SAMPLE_CHARACTERS, first_texts
@@ -170,9 +170,9 @@ class _Sequences(NamedTuple):
     def read(
         self,
         split: str,
-        left_out: LeftOut,
         paths: Sequence[str],
-        advance: Callable[[int], object] = lambda size: None,
+        advance: Callable[[int], object],
+        left_out: LeftOut,
         **settings,
     ) -> Iterator[RawDocument]:
         """Yields the pieces of a split in some of its files."""
@@ -184,14 +184,11 @@ class _Sequences(NamedTuple):
         return pieces(records, self.alphabet, left_out, **self.cut | settings)
 
     def text(self, split: str, settings: Sequence) -> SplitText:
-        left_out = LeftOut()
         paths = self.paths.get(split, self.paths[TRAIN])
-        versions = versions_of(paths)
-        return SplitText(
-            functools.partial(self.read, split, left_out, paths),
-            sum(size for _, size, _ in versions),
-            [*settings, *versions],
-            left_out,
+        return text_of_files(
+            functools.partial(self.read, split, paths),
+            paths,
+            settings,
             encode_documents if self.cut["lowercase_weight"] == 1 else encode_weighted,
         )
 
@@ -199,7 +196,7 @@ class _Sequences(NamedTuple):
         """Yields training text for a vocabulary, with the same limit for each file."""
         most = MAX_SAMPLE_CHARACTERS // len(self.paths[TRAIN])
         for path in self.paths[TRAIN]:
-            cut = self.read(TRAIN, LeftOut(), [path], lowercase_weight=1)
+            cut = self.read(TRAIN, [path], lambda size: None, LeftOut(), lowercase_weight=1)
             yield from first_texts((piece.text for piece in cut), most)
 
 

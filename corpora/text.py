@@ -13,13 +13,13 @@ from ..data.finding import find_files, versions_of
 from ..data.reading import DocumentOf, has_fields
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.saved_states import has_checkpoint
-from .text_readers import LeftOut, read_documents
+from .text_readers import read_documents
 from .tokenizing import (
-    SplitText,
     Tokenized,
     corpus_of,
     encode_documents,
     kept_store,
+    text_of_files,
     tokenized,
 )
 from .vocabularies import Factory, Vocabulary, VocabularySource
@@ -171,17 +171,10 @@ def tokenized_files(
     reading = (*split.reading, *settings)
     texts = {}
     for name, paths in split.paths.items():
-        left_out = LeftOut()
-        versions = versions_of(paths)
-        size = sum(size for _, size, _ in versions)
         read = functools.partial(
-            read_documents,
-            paths,
-            split.document_of,
-            on_malformed=split.on_malformed,
-            left_out=left_out,
+            read_documents, paths, split.document_of, on_malformed=split.on_malformed
         )
-        texts[name] = SplitText(read, size, [*reading, *versions], left_out, encode)
+        texts[name] = text_of_files(read, paths, reading, encode)
     return tokenized(run_dir, texts, vocabulary)
 
 

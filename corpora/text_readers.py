@@ -41,9 +41,9 @@ def read_documents(
     paths: Sequence[str],
     document_of: str | DocumentOf = "text",
     advance: Callable[[int], object] = lambda size: None,
+    left_out: LeftOut | None = None,
     *,
     on_malformed: str = "error",
-    left_out: LeftOut | None = None,
 ) -> Iterator[RawDocument]:
     """Yields the documents of files, in order; memory use does not depend on the files' sizes.
 
@@ -54,9 +54,9 @@ def read_documents(
         document_of: field or column with the text, or a function that makes a document of a line's
             object or a row.
         advance: called with the number of bytes read since the last call.
+        left_out: counts what is left out, or None to discard the counts.
         on_malformed: "error" to raise at the first malformed line, or "skip" to count such lines
             in `left_out`.
-        left_out: counts what is left out, or None to discard the counts.
 
     Raises MalformedLine for invalid JSON, a missing field, a field that is not a string, text that
     is not UTF-8, and a path that is not a file, such as a named pipe. A damaged file raises

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..data.corpus import Corpus, Document
 from ..data.documents import UNCUT, document_count, heldout_documents, text_size, training_documents
+from ..data.finding import versions_of
 from ..data.reading import RawDocument
 from ..data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
 from ..data.token_store import HELDOUT, TRAIN, TokenStore, open_store
@@ -32,14 +33,25 @@ def encode_documents(
 
 
 class SplitText(NamedTuple):
-    """The text of one split, and how it is read and tokenized."""
+    """The text of one split, and how it is read and tokenized.
 
-    read: Callable[[Callable[[int], None]], Iterable]  # read(advance) returns what `encode` takes
+    Reading and tokenizing count in `left_out` what they leave out.
+    """
+
+    # read(advance, left_out) returns what `encode` takes.
+    read: Callable[[Callable[[int], None], LeftOut], Iterable]
     total: int  # The sum of all numbers passed to `advance`
     version: Sequence[Any]  # Plain values; one of them changes if the text or its reading changes
-    left_out: LeftOut
     # encode(tokenizer, text, left_out) yields the documents of what `read` returned.
-    encode: Callable[[Tokenizer, Iterable, Any], Iterator[Document]] = encode_documents
+    encode: Callable[[Tokenizer, Iterable, LeftOut], Iterator[Document]] = encode_documents
+
+
+def text_of_files(
+    read: Callable, paths: Sequence[str], settings: Sequence[Any], encode: Callable
+) -> SplitText:
+    """Returns the text of files, whose version includes the `settings` with which it is read."""
+    versions = versions_of(paths)
+    return SplitText(read, sum(size for _, size, _ in versions), [*settings, *versions], encode)
 
 
 class Tokenized(NamedTuple):
@@ -64,15 +76,15 @@ def tokenized(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
     store = kept_store(run_dir)
     outdated = store is None or store.about["source"] != source
     if store is None or store.ids != vocabulary.ids or outdated and not has_checkpoint(run_dir):
-        left_out: list[str] = []
-        pieces = {split: _pieces(split, texts[split], vocabulary, left_out) for split in texts}
+        notes: list[str] = []
+        pieces = {split: _pieces(split, texts[split], vocabulary, notes) for split in texts}
         write_store(
             os.path.join(run_dir, DATA),
             pieces[TRAIN],
             vocabulary.ids,
             heldout=pieces.get(HELDOUT),
             longest=None,
-            about=lambda: {"source": source, "left_out": left_out},
+            about=lambda: {"source": source, "left_out": notes},
         )
         store = open_store(os.path.join(run_dir, DATA))
         outdated = False
@@ -81,26 +93,26 @@ def tokenized(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
 
 
 def _pieces(
-    split: str, text: SplitText, vocabulary: Vocabulary, left_out: list[str]
+    split: str, text: SplitText, vocabulary: Vocabulary, notes: list[str]
 ) -> Iterator[Document]:
-    """Yields the documents of a text, and appends a description of what is left out."""
+    """Yields the documents of a text, and then appends a note of what is left out."""
+    left_out = LeftOut()
     tokens = empty = unknown = 0
     with progress_bar(f"Tokenizing ({split})", text.total) as advance:
-        read = text.read(advance)
-        for piece in text.encode(vocabulary.tokenizer, read, text.left_out):
+        for piece in text.encode(vocabulary.tokenizer, text.read(advance, left_out), left_out):
             yield piece
             tokens += piece.tokens.size
             empty += not piece.tokens.size
             unknown += int(np.count_nonzero(piece.tokens == vocabulary.tokenizer.unknown))
-    text.left_out["empty documents"] += empty
-    text.left_out["tokens of text unknown to the vocabulary"] += unknown
-    left_out.append(text.left_out.describe())
+    left_out["empty documents"] += empty
+    left_out["tokens of text unknown to the vocabulary"] += unknown
+    notes.append(left_out.describe())
     if not tokens:
         change = "give files that have text"
         if split == HELDOUT:
             change += ", or hold out more of the texts (a smaller heldout_every, or heldout_files)"
         raise ValueError(
-            f"Got no token of text ({split}; left out: {left_out[-1] or 'nothing'}): {change}."
+            f"Got no token of text ({split}; left out: {notes[-1] or 'nothing'}): {change}."
         )
 
 
