@@ -20,11 +20,12 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "jax.numpy": ("bfloat16", "float16", "float32"),  # data types of models
     # Schedules, used as rates of a mixture. They only compute with numbers and other schedules.
     # The rest of optax is not allowed: some functions there call any function with any arguments.
-    "optax": (
-        *("constant_schedule", "linear_schedule", "polynomial_schedule", "join_schedules"),
-        *("cosine_decay_schedule", "exponential_decay", "piecewise_constant_schedule"),
-        *("warmup_constant_schedule", "warmup_cosine_decay_schedule"),
-        "warmup_exponential_decay_schedule",
+    "optax": tuple(
+        """
+        constant_schedule linear_schedule polynomial_schedule join_schedules
+        cosine_decay_schedule exponential_decay piecewise_constant_schedule
+        warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule
+        """.split()
     ),
     "pretrax.models": (),
     "pretrax.objectives": (),

@@ -15,15 +15,12 @@ from .seqio_caches import cached_source
 # Datasets whose elements depend only on the same element of their input.
 _ELEMENTWISE = {"_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "_OptionsDataset"}
 # Operations that TensorFlow calls stateful only because they hold tables, which never change.
-_CONSTANT = {
-    *("SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceTokenizeWithOffsetsOp"),
-    *("LookupTableFindV2", "LookupTableSizeV2", "WordpieceTokenizeWithOffsets", "Assert"),
-    *(
-        "If",
-        "While",
-        "StatefulPartitionedCall",
-    ),  # the functions that they call are checked separately
-}
+# The functions that the last three call are checked separately.
+_CONSTANT = """
+    SentencepieceOp SentencepieceTokenizeOp SentencepieceTokenizeWithOffsetsOp
+    LookupTableFindV2 LookupTableSizeV2 WordpieceTokenizeWithOffsets Assert
+    If While StatefulPartitionedCall
+""".split()
 
 
 def examples_after(skip: int, task: seqio.Task, **how: Any) -> tf.data.Dataset:

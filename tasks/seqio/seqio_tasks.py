@@ -46,15 +46,14 @@ def _import_tasks(module: str, modules: Sequence[str]) -> None:
     try:
         import_module(module)
     except ValueError as error:
-        if "different output features" in str(
-            error.__cause__
-        ):  # SeqIO's error for a mixture's tasks
+        cause = str(error.__cause__)
+        if "different output features" in cause:  # SeqIO's error for a mixture's tasks
             raise ValueError(
                 f"{error}\nTo mix objectives with different features, register their tasks with "
                 "add_objective_task(…, columns=True)."
             ) from error
         # SeqIO's error for a mixture with a task that is not registered yet.
-        missing = re.fullmatch("Provider name not registered: (.*)", str(error.__cause__))
+        missing = re.fullmatch("Provider name not registered: (.*)", cause)
         if not missing:
             raise
         close = difflib.get_close_matches(missing[1], seqio.TaskRegistry.names(), n=3)

@@ -24,10 +24,8 @@ T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
 # name -> (TFDS name, splits if the data set has no validation split)
 DATA_SETS = {
     "c4_v220": ("c4/en:2.2.0", None),
-    "c4_v301": (
-        "c4/en:3.0.1",
-        None,
-    ),  # only for data that is prepared already: TFDS cannot build it any more
+    # Only for data that is prepared already: TFDS cannot build it any more.
+    "c4_v301": ("c4/en:3.0.1", None),
     "c4_v310": ("c4/en:3.1.0", None),
     "wikipedia_20230601.en": (
         "wikipedia/20230601.en:1.0.0",
