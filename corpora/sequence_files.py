@@ -111,8 +111,8 @@ def sequence_files(
     if heldout_records is not None:
         choices["heldout_records"] = functools.partial(_by_name, _names(heldout_records))
     if heldout_clusters is not None:
-        held_out = _held_out_members(heldout_clusters, heldout_every)
-        choices["heldout_clusters"] = functools.partial(_by_cluster, heldout_clusters, held_out)
+        members = _held_out_members(heldout_clusters, heldout_every)
+        choices["heldout_clusters"] = functools.partial(_by_cluster, heldout_clusters, members)
     if len(choices) > 1:
         raise ValueError(
             f"Got corpora.sequence_files.{' and '.join(choices)}, expected one of these settings, "
@@ -137,16 +137,16 @@ def sequence_files(
     _check_letters(vocab, letters)
     tokens = tokenized(run_dir, texts, vocab)
     split = FileSplit(paths, heldout_every, "text", "error")
-    tokens, described = with_heldout(
+    tokens, held_out = with_heldout(
         tokens,
         split,
         overlapping_windows(window, overlap),
         shared_letters(vocab.tokenizer, letters),
     )
     if chosen is not None:
-        described = f"chosen by {', '.join(choices)}"
+        held_out = f"chosen by {', '.join(choices)}"
     what = f"Sequences of {counted(paths[TRAIN])}"
-    corpus = corpus_of(what, tokens, vocab, held_out=described, seed=seed)
+    corpus = corpus_of(what, tokens, vocab, held_out=held_out, seed=seed)
     if not choices:
         corpus = corpus._replace(summary=corpus.summary + skew_warning(tokens, heldout_every))
     if not reverse_complement:

@@ -215,7 +215,7 @@ def with_heldout(
     if count > 1:
         share = f"{100 * heldout.tokens / documents.tokens:.3g}% of the tokens"
         return tokens, f"{document_count(heldout)} of {count} documents, {share}"
-    described = f"the last {100 / every:.3g}% of the tokens of the only document"
+    held_out = f"the last {100 / every:.3g}% of the tokens of the only document"
     if overlapping:
-        described += f"; pieces before them that overlap training, in neither split: {overlapping}"
-    return tokens, described
+        held_out += f"; pieces before them that overlap training, in neither split: {overlapping}"
+    return tokens, held_out

@@ -71,8 +71,8 @@ def tokenized(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
     Raises ValueError for a text without any token.
     """
     versions = [(split, *text.version) for split, text in texts.items()]
-    described = repr([*versions, *sorted(vocabulary.about.items())])
-    source = hashlib.sha256(described.encode()).hexdigest()[:16]
+    identity = repr([*versions, *sorted(vocabulary.about.items())])
+    source = hashlib.sha256(identity.encode()).hexdigest()[:16]
     store = kept_store(run_dir)
     outdated = store is None or store.about["source"] != source
     if store is None or store.ids != vocabulary.ids or outdated and not has_checkpoint(run_dir):

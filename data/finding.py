@@ -105,8 +105,8 @@ def _saved(folder: str) -> list[str]:
     known = {name for name in (_STATE, _INFO, _SPLITS) if os.path.exists(f"{folder}/{name}")}
     # A folder without a state is from the cache of `load_dataset`.
     if known and (_SPLITS in known or _STATE not in known):
-        described = os.path.join(folder, _SPLITS if _SPLITS in known else _INFO)
-        splits = read_record(described, lambda values: list(values.get("splits") or ()))
+        path = os.path.join(folder, _SPLITS if _SPLITS in known else _INFO)
+        splits = read_record(path, lambda values: list(values.get("splits") or ()))
         if len(splits) > 1:
             first = splits[0] if _SPLITS in known else f"*-{splits[0]}*.arrow"
             raise ValueError(

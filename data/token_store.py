@@ -82,7 +82,7 @@ def open_store(path: str | os.PathLike) -> TokenStore:
     """
     folder = Folder(path)
     try:
-        described = read_description(folder, STORE)
+        description = read_description(folder, STORE)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{folder.path} is not a finished token store, because it has no {STORE}, which is "
@@ -92,12 +92,12 @@ def open_store(path: str | os.PathLike) -> TokenStore:
     try:
         return TokenStore(
             folder,
-            check_token_ids(ids_from_json(described["ids"])),
-            tuple(described["columns"]),
-            described.get("shapes", {}),  # older stores have only columns of numbers
-            described["about"],
-            tuple(described["vocabulary"]),
-            described["splits"],
+            check_token_ids(ids_from_json(description["ids"])),
+            tuple(description["columns"]),
+            description.get("shapes", {}),  # older stores have only columns of numbers
+            description["about"],
+            tuple(description["vocabulary"]),
+            description["splits"],
         )
     except UNLIKE as error:
         raise damaged(folder.where(STORE), f"{type(error).__name__}: {error}") from error

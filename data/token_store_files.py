@@ -253,7 +253,7 @@ class StoreWriter:
     def _complete(self) -> None:
         blocks = np.array(self._blocks, block_dtype(self._columns)).tobytes()
         self._folder.write(f"{self._name}.blocks", blocks)
-        described = {
+        description = {
             "ids": ids_to_json(self._ids),
             "columns": self._columns,
             "shapes": {name: shape for name, shape in self._shapes.items() if shape},
@@ -262,7 +262,7 @@ class StoreWriter:
             "files": self._names,
             "blocks_crc32": zlib.crc32(blocks),
         }
-        write_description(self._folder, f"{self._name}.json", described)
+        write_description(self._folder, f"{self._name}.json", description)
 
 
 def is_sealed(path: str | os.PathLike) -> bool:
@@ -300,21 +300,21 @@ def seal(
     parts = {split: [_part(folder, split, i) for i in range(n)] for split, n in splits.items()}
     first, *others = itertools.chain(*parts.values())
     for other in others:
-        if any(other.described[key] != first.described[key] for key in SHARED):
+        if any(other.description[key] != first.description[key] for key in SHARED):
             raise ValueError(
                 f"The parts {first.name} and {other.name} of {folder.path} have different token "
                 "ids or columns: write all parts with the same vocabulary and the same columns."
             )
     merged = {split: _merged(folder, split, each) for split, each in parts.items()}
-    described = {
-        "ids": first.described["ids"],
-        "columns": first.described["columns"],
-        "shapes": first.described["shapes"],
+    description = {
+        "ids": first.description["ids"],
+        "columns": first.description["columns"],
+        "shapes": first.description["shapes"],
         "about": dict(about or {}),
         "vocabulary": list(vocabulary),
         "splits": merged,
     }
-    write_description(folder, STORE, described)
+    write_description(folder, STORE, description)
     return {split: Counts(**each["counts"]) for split, each in merged.items()}
 
 
@@ -395,16 +395,16 @@ def _check_number(folder: Folder, split: str, parts: int) -> None:
 
 class _Part(NamedTuple):
     name: str
-    described: dict[str, Any]
+    description: dict[str, Any]
     table: np.ndarray  # the blocks, with the dtype `block_dtype`
 
 
 def _part(folder: Folder, split: str, number: int) -> _Part:
     name = f"{split}/{number:05d}"
     try:
-        described = read_description(folder, f"{name}.json")
+        description = read_description(folder, f"{name}.json")
         blocks = folder.read(f"{name}.blocks")
-        if zlib.crc32(blocks) != described["blocks_crc32"]:
+        if zlib.crc32(blocks) != description["blocks_crc32"]:
             raise ValueError(f"{folder.where(name)}.blocks is damaged: its checksum differs.")
     except FileNotFoundError:
         raise ValueError(
@@ -413,7 +413,9 @@ def _part(folder: Folder, split: str, number: int) -> _Part:
         ) from None
     except ValueError as error:
         raise ValueError(f"{error} Delete {name}.json, and write the part again.") from error
-    return _Part(name, described, np.frombuffer(blocks, block_dtype(described["columns"])).copy())
+    return _Part(
+        name, description, np.frombuffer(blocks, block_dtype(description["columns"])).copy()
+    )
 
 
 def _merged(folder: Folder, split: str, parts: Sequence[_Part]) -> dict[str, Any]:
@@ -421,15 +423,15 @@ def _merged(folder: Folder, split: str, parts: Sequence[_Part]) -> dict[str, Any
     files: list[str] = []
     for part in parts:
         part.table["file"] += len(files)
-        files += part.described["files"]
+        files += part.description["files"]
     if not files:
         raise ValueError(f"The split {split!r} has no tokens, expected at least one: give it text.")
     blocks = np.concatenate([part.table for part in parts]).tobytes()
     folder.write(f"{split}.blocks", blocks)
-    counts = [part.described["counts"] for part in parts]
+    counts = [part.description["counts"] for part in parts]
     return {
         "counts": {name: sum(each[name] for each in counts) for name in Counts._fields},
-        "longest": max(part.described["longest"] for part in parts),
+        "longest": max(part.description["longest"] for part in parts),
         "files": files,
         "blocks_crc32": zlib.crc32(blocks),
     }
@@ -444,8 +446,8 @@ def _check_unfinished(folder: Folder) -> None:
 
 def write_description(folder: Folder, name: str, values: Mapping[str, Any]) -> None:
     """Writes the description of a store or of a part, with the format and a checksum."""
-    described = atomic_writes.sealed({"format": FORMAT, **values})
-    folder.write(name, json.dumps(described, indent=1, ensure_ascii=False).encode())
+    description = atomic_writes.sealed({"format": FORMAT, **values})
+    folder.write(name, json.dumps(description, indent=1, ensure_ascii=False).encode())
 
 
 def read_description(folder: Folder, name: str) -> dict[str, Any]:
@@ -454,8 +456,8 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
     Raises FileNotFoundError, and ValueError for a damaged file or another version of the format.
     """
     try:
-        described = atomic_writes.parse_json(folder.read(name))
-        format_ = described["format"]
+        description = atomic_writes.parse_json(folder.read(name))
+        format_ = description["format"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder.where(name)} is damaged ({error}).") from error
     if format_ != FORMAT:
@@ -464,6 +466,6 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
             "with the version of pretrax that wrote it, or write the store again."
         )
     try:
-        return atomic_writes.unsealed(described)
+        return atomic_writes.unsealed(description)
     except ValueError as error:
         raise ValueError(f"{folder.where(name)} is damaged: {error}.") from error

@@ -18,7 +18,7 @@ from ...corpora.vocabularies import Vocabulary
 from ...corpora.vocabularies.tokenization import Tokenizer
 from ...settings.atomic_writes import checksum, parse_json
 from .quiet_tensorflow import seqio, tf
-from .seqio_vocabularies import described, tokenizer_of
+from .seqio_vocabularies import describe, tokenizer_of
 
 _COMPARED = 8  # number of examples whose text is tokenized again
 
@@ -110,7 +110,7 @@ def check_cached_ids(
         task_vocabulary = task.output_features[name].vocabulary
         if not _have_equal_files(tokenizer_of(task_vocabulary), vocabulary.tokenizer):
             raise ValueError(
-                f"The cache {task.cache_dir} has ids of {described(task_vocabulary)} in "
+                f"The cache {task.cache_dir} has ids of {describe(task_vocabulary)} in "
                 f"{name!r}, expected the run's vocabulary, {vocabulary.about}: give the corpus "
                 "seqio_vocabularies.from_task, or set use_cached=False to tokenize the text again."
             )
@@ -141,7 +141,7 @@ def _check_against_text(task: seqio.Task, split: str, name: str) -> None:
             raise ValueError(
                 f"The cache {task.cache_dir} was not written with the vocabulary of task "
                 f"{task.name!r}: {name!r} has the ids {sorted(unexpected)[:5]}, expected the "
-                f"ids of its text in {described(vocabulary)}, {expected[:5]}…: write it again with "
+                f"ids of its text in {describe(vocabulary)}, {expected[:5]}…: write it again with "
                 "`seqio_cache_tasks --overwrite`, or register the task with the vocabulary of the "
                 "cache."
             )

@@ -46,9 +46,9 @@ class MixtureStream(DocumentStream):
         self._rates = tuple(rates)
         self._key = (seed, shard)
         self._documents = 0
-        described = repr((split, shard, num_shards, shuffle, seed, list(rates)))
+        settings = repr((split, shard, num_shards, shuffle, seed, list(rates)))
         units = [(t.name, t.cached, t.num_units(split, num_shards)) for t in texts]
-        self._fingerprint = zlib.crc32((described + repr(units)).encode())
+        self._fingerprint = zlib.crc32((settings + repr(units)).encode())
 
     def next_document(self) -> Document:
         block, place = divmod(self._documents, _DRAWS)

@@ -177,7 +177,7 @@ def from_task(
             "of corpora.vocabularies, such as vocabularies.trained."
         )
     task_vocabulary = source.task()
-    about: dict[str, Any] = {"factory": "from_task", "task_vocabulary": described(task_vocabulary)}
+    about: dict[str, Any] = {"factory": "from_task", "task_vocabulary": describe(task_vocabulary)}
     about |= {"sentinels": sentinels, "specials": list(specials)}
     make = functools.partial(
         tokenizer_and_ids, task_vocabulary, sentinels=sentinels, specials=specials
@@ -185,7 +185,7 @@ def from_task(
     return kept_vocabulary(run_dir, about, make)
 
 
-def described(vocabulary: seqio.Vocabulary) -> str:
+def describe(vocabulary: seqio.Vocabulary) -> str:
     """Returns a description that identifies a vocabulary of tasks, without reading it."""
     path = getattr(vocabulary, "sentencepiece_model_file", getattr(vocabulary, "path", ""))
     return f"{type(vocabulary).__name__}({path!r}, extra_ids={vocabulary.extra_ids})"
