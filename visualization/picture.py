@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 
 from ..settings.printable import printable
 
-NO_SPAN = -1
-NOWHERE = -1
+NO_SPAN = -1  # span of a token outside of hidden spans
+NOWHERE = -1  # slot of a token that is not copied from the raw row
 FEW = 3  # largest number of values of a track that are counted, and of examples shown in detail
 
 # Kinds of tokens that a legend explains. Other kinds are "text" and "pad".

@@ -19,8 +19,6 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-NOWHERE = -1  # the slot of a token that is not copied from the row
-
 _MARK_BITS = 32  # a traced token has its id in the lower bits, and its mark above them
 
 
@@ -30,7 +28,7 @@ def join(tokens, marks) -> np.ndarray:
 
 
 def read(traced) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (tokens, slots) of traced tokens; the slot of a token without a mark is `NOWHERE`.
+    """Returns (tokens, slots) of traced tokens, with `picture.NOWHERE` for a token without a mark.
 
     >>> [x.tolist() for x in read(join([7, 7, 9], [1, 4, 0]))]
     [[7, 7, 9], [0, 3, -1]]

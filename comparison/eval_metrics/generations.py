@@ -11,12 +11,13 @@ from typing import Any
 
 from ...constraints import Count, checked
 from ...corpora.python_library.python_passages import SENTINEL
+from ...corpora.python_library.python_sources import parsed
 from ...inference import Decoding, Options, Trained, answer, mode_of
 from ...inference.answering.unmasking import Order
 from ...inference.prompting.items import with_masks
 from ...inference.prompting.prompts import can_complete
 from ..figures import HIGHER, NEITHER, Figure
-from .parts.hidden_lines import Gap, hidden_lines, parses
+from .parts.hidden_lines import Gap, hidden_lines
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
@@ -172,7 +173,7 @@ def edit_similarity(first: str, second: str) -> float:
 
 
 def _parses(gap: Gap, text: str) -> bool:
-    return bool(text.strip()) and parses(gap.prefix + text + gap.suffix)
+    return bool(text.strip()) and parsed(gap.prefix + text + gap.suffix) is not None
 
 
 def repetition(text: str) -> float:

@@ -34,7 +34,7 @@ class Options:
       order: Order of unmasking.
       pooling: How to pool hidden states into an embedding. None: as in training.
       second: Whether two towers embed texts as the second text of a pair.
-      mode_options: Values of the mode's additional options, `Mode.arguments`.
+      mode_options: Values of the mode's additional options, `ModeCommand.arguments`.
       numbers: Numbers of the items in a file, which `answer` sets.
       on_text: Function that is called with the partial answer of a single item.
       on_batch: Function that is called with the number of items answered.

@@ -14,8 +14,9 @@ from pretrax.objectives.laws import examples, quick_jit
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.streams import with_missing_streams
 from pretrax.visualization.hidden import hidden_tokens
+from pretrax.visualization.picture import NOWHERE
 from pretrax.visualization.rows import ShownObjective, view_of
-from pretrax.visualization.tracing import NOWHERE, follow, join, read
+from pretrax.visualization.tracing import follow, join, read
 from tests.objectives.registry import CASES, IDS
 from tests.visualization import letters
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-WORDS = 1000
+WORDS = 1000  # largest number of words of a bag
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -31,14 +31,14 @@ class Bags(NamedTuple):
         return (self.counts(texts) * self.rarity).astype(np.float32)
 
 
-def bags_of(texts: Sequence[str], most: int = WORDS) -> Bags:
-    """Returns the bags over the words that occur in the largest numbers of these texts.
+def bags_of(texts: Sequence[str]) -> Bags:
+    """Returns the bags over the words that occur in most texts, at most `WORDS` of them.
 
-    >>> sorted(bags_of(["a b", "b c", "b"], most=1).words)
-    ['b']
+    >>> sorted(bags_of(["a b", "b c", "b"]).words)
+    ['a', 'b', 'c']
     """
     texts_with = collections.Counter(word for text in texts for word in set(words_of(text)))
-    kept = sorted(texts_with, key=lambda word: (-texts_with[word], word))[:most]
+    kept = sorted(texts_with, key=lambda word: (-texts_with[word], word))[:WORDS]
     rarity = np.log((1 + len(texts)) / (1 + np.array([texts_with[word] for word in kept]))) + 1
     return Bags({word: i for i, word in enumerate(kept)}, rarity)
 

@@ -50,11 +50,6 @@ def gaps(text: str) -> Iterator[Gap]:
                 yield Gap(prefix, hidden, suffix)
 
 
-def parses(text: str) -> bool:
-    """Returns whether this Python parses a text."""
-    return parsed(text) is not None
-
-
 def _definitions(text: str) -> list:
     tree = parsed(text)
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
