@@ -36,7 +36,7 @@ from pretrax.comparison.eval_metrics import writing
 from pretrax.comparison.scaling import laws_of_comparisons
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.inference.answering.answers import answer
-from pretrax.inference.prompting.prompts import filled
+from pretrax.inference.prompting.prompts import fill_blanks
 from pretrax.inference.trained import MODES
 from pretrax.settings.partial import Partial
 from pretrax.training import optimizers, planning, trainer
@@ -473,7 +473,7 @@ def test_an_export_fills_blanks_in_transformers(folder):
     written = importlib.import_module("fill_with_transformers").fill("to_fill", text)
     (expected,) = answer(open_run("runs/quickstart"), "infill", [{"text": text}])
     answered = written.removeprefix("<pad>").partition("</s>")[0]
-    assert filled(text, answered)[0] == expected["filled"] != text
+    assert fill_blanks(text, answered)[0] == expected["filled"] != text
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from pretrax.comparison.eval_metrics import generations, written_answers
 from pretrax.corpora.synthetic_tasks import SyntheticQuestion, SyntheticTask
-from pretrax.inference.prompting.prompts import filled
+from pretrax.inference.prompting.prompts import fill_blanks
 from tests.comparison.subjects import subject_of_world
 from tests.refusals import refuses
 
@@ -98,7 +98,7 @@ def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
         def answer(model, mode, items, options, written=written):
             tokens = model.encode(f"<extra_id_0>{written}<extra_id_1>")
             text = model.decode(tokens[: options.decoding.max_new])
-            return [{"blanks": filled(item["text"], text)[1]} for item in items]
+            return [{"blanks": fill_blanks(item["text"], text)[1]} for item in items]
 
         monkeypatch.setattr(generations, "answer", answer)
         one = subject("encoder_decoder", "span_corruption", of=of_signs)

@@ -199,7 +199,7 @@ def answered_by(true, monkeypatch):
         tokens = true[len(asked) - 1]
         return [[Answer(text_of(tokens), tokens, -1.0, True)]]
 
-    monkeypatch.setattr(gaps, "generated", generated)
+    monkeypatch.setattr(gaps, "generate_answers", generated)
     return asked
 
 
