@@ -85,7 +85,7 @@ from ..training.saved.runs import open_saved_model, saved_steps
 from ..training.trained_models import open_run
 from . import make_parser
 
-KINDS = "task", "labeled", "variants", "regions", "heldout", "eval_metric"  # of evaluation
+KINDS = "task", "labeled", "variants", "regions", "heldout", "eval_metric"  # kinds of evaluation
 # Option -> the kinds for which it has a meaning. The other options have one for all kinds.
 USED_BY = {
     **dict.fromkeys(("module", "data_dir", "cache_dir", "split"), ("task",)),

@@ -127,7 +127,7 @@ class Mode:
 
     name: str
     about: str  # description for the help of `pretrax predict`
-    layouts: tuple[str, ...] = ("decoder", "encoder_decoder", "encoder")  # of supported models
+    layouts: tuple[str, ...] = ("decoder", "encoder_decoder", "encoder")  # supported layouts
 
     read: Callable[[dict], Any] | None = None  # item -> input; None takes the item's text
     # (trained, mode) -> the prompt form of a model whose training has no form for this mode.
