@@ -24,31 +24,31 @@ export async function call(name, body = {}, signal = undefined) {
 
 // Makes an element: el("button", { type: "button", onclick: f, "aria-label": "Copy" }, "Copy").
 export function el(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name === "value" || name === "checked") made[name] = value;
-    else made.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
 const errors = new Map(); // what failed -> its error
 
-// Shows an error until the same source has none: one of two panels hides no error of the other.
+// Shows an error of a source, such as a panel, until the source has none. Errors of other sources stay.
 export function showError(error, source = "page") {
   if (error?.name === "AbortError") return;
   errors.delete(source);
   if (error) errors.set(source, error);
   const place = document.getElementById("error");
   place.hidden = !errors.size;
-  place.replaceChildren(...[...errors.values()].map((one) =>
-    el("span", {}, one.message, one.place ? el("code", {}, one.place) : null)));
+  place.replaceChildren(...[...errors.values()].map((error) =>
+    el("span", {}, error.message, error.place ? el("code", {}, error.place) : null)));
 }
 
-// Returns a function that calls the server. A call aborts the one before it, whose answer is stale.
+// Returns a function that calls the server. It aborts the previous call, whose answer is stale.
 export function latest(name) {
   let request;
   return (body) => {
@@ -98,10 +98,10 @@ export function labeled(text, control, about = "") {
 }
 
 export function select(options, value, onchange) {
-  const made = el("select", { onchange: () => onchange(made.value) });
-  for (const [key, text] of options) made.append(el("option", { value: key }, text));
-  made.value = value;
-  return made;
+  const element = el("select", { onchange: () => onchange(element.value) });
+  for (const [key, text] of options) element.append(el("option", { value: key }, text));
+  element.value = value;
+  return element;
 }
 
 // The options of a choice of vocabularies: those with a name, and those of the runs.
@@ -126,11 +126,11 @@ export function copyable(title) {
   return el("div", { class: "copyable" }, el("h3", {}, title, button), pre);
 }
 
-// Makes the buttons of a list one stop of the Tab key: the arrow keys, Home and End move within it.
-// Returns a function that makes a button the stop, to be called when the buttons change.
+// Gives the buttons of a list a roving tabindex: Tab stops at one button, and the arrow keys, Home and
+// End move within the list. Returns a function that sets this button, for when the buttons change.
 export function arrowKeys(list, selector) {
   const buttons = () => [...list.querySelectorAll(selector)];
-  const stopAt = (stop) => buttons().forEach((one) => (one.tabIndex = one === stop ? 0 : -1));
+  const stopAt = (stop) => buttons().forEach((button) => (button.tabIndex = button === stop ? 0 : -1));
   list.addEventListener("focusin", (event) => event.target.matches(selector) && stopAt(event.target));
   list.addEventListener("keydown", (event) => {
     const all = buttons();

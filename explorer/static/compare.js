@@ -7,7 +7,7 @@ start((content, known) => {
     both: [{ objective: "span_corruption", values: {} }, { objective: "prefix_lm", values: {} }],
   });
   const names = Object.entries(known.families).flatMap(([family, entries]) =>
-    entries.map((one) => [one.name, `${one.title} (${family})`]));
+    entries.map((entry) => [entry.name, `${entry.title} (${family})`]));
   if (known.objective.includes(".")) names.unshift([known.objective, known.objective]);
   const panels = state.both.map((own) => new ObjectivePanel(state, own, () => writeState(state)));
   const drawBoth = () => panels.forEach((panel) => panel.draw());

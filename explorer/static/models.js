@@ -1,7 +1,7 @@
 import { arrowKeys, call, el, labeled, latest, readState, select, showError, start, writeState } from "./common.js";
 
 const FIELDS = {
-  max_new: ["Most new tokens", { type: "number", min: 1, value: 64 }],
+  max_new: ["Maximum new tokens", { type: "number", min: 1, value: 64 }],
   temperature: ["Temperature", { type: "number", min: 0, step: 0.1, value: 0 }],
   top_p: ["Top p", { type: "number", min: 0, max: 1, step: 0.05, placeholder: "none" }],
   samples: ["Samples", { type: "number", min: 1, max: 8, value: 1 }],
@@ -32,8 +32,8 @@ start((content, known) => {
     } });
     return labeled(title, box);
   });
-  const order = select(known.orders.map((one) => [one, one.replaceAll("_", " ")]), state.options.order ?? "confidence",
-    (one) => (state.options.order = one));
+  const order = select(known.orders.map((name) => [name, name.replaceAll("_", " ")]), state.options.order ?? "confidence",
+    (name) => (state.options.order = name));
   const modes = el("select", { onchange: () => { state.mode = modes.value; showExample(); } });
   const about = el("p", { class: "soft", role: "status" });
   const results = el("div", { class: "two" });
@@ -118,7 +118,7 @@ start((content, known) => {
     const parts = [el("p", { class: "soft" }, `mode ${asked.mode}`)];
     if (typeof shown === "string") parts.push(el("pre", { class: "answer" }, shown));
     for (const [name, guesses] of guessesOf(record)) parts.push(bars(name, guesses));
-    parts.push(el("details", {}, el("summary", {}, "The whole answer"), el("pre", {}, JSON.stringify(record, null, 2))));
+    parts.push(el("details", {}, el("summary", {}, "Full answer"), el("pre", {}, JSON.stringify(record, null, 2))));
     return parts;
   }
 
@@ -139,17 +139,17 @@ start((content, known) => {
     const { tokens } = await call("probabilities", { run, ...asked });
     const line = el("div", { class: "flow pieces" });
     const detail = el("div", { role: "status", class: "detail" });
-    for (const one of tokens) {
+    for (const token of tokens) {
       const show = () => detail.replaceChildren(bars(
-        `instead of ${JSON.stringify(one.token)} (${one.probability.toFixed(3)})`, one.others));
+        `instead of ${JSON.stringify(token.token)} (${token.probability.toFixed(3)})`, token.others));
       line.append(el("button", {
-        type: "button", class: "token likely", style: `--p:${one.probability}`, onmouseenter: show, onfocus: show,
-        title: one.probability.toFixed(3),
-        "aria-label": `${JSON.stringify(one.token)}, probability ${one.probability.toFixed(3)}`,
-      }, one.token || "‥"));
+        type: "button", class: "token likely", style: `--p:${token.probability}`, onmouseenter: show, onfocus: show,
+        title: token.probability.toFixed(3),
+        "aria-label": `${JSON.stringify(token.token)}, probability ${token.probability.toFixed(3)}`,
+      }, token.token || "‥"));
     }
     arrowKeys(line, "button")();
-    return [line, el("p", { class: "soft" }, "Strong colors are likely tokens. Point to a token for its alternatives."), detail];
+    return [line, el("p", { class: "soft" }, "Strong colors mean likely tokens. Hover over a token for its alternatives."), detail];
   }
 
   async function unmasked(run) {

@@ -19,8 +19,8 @@ start((content, known) => {
 
   function mark() {
     const buttons = [...list.querySelectorAll("button")];
-    for (const one of buttons) one.setAttribute("aria-selected", one.dataset.objective === state.own.objective);
-    stopAt(buttons.find((one) => one.dataset.objective === state.own.objective));
+    for (const button of buttons) button.setAttribute("aria-selected", button.dataset.objective === state.own.objective);
+    stopAt(buttons.find((button) => button.dataset.objective === state.own.objective));
   }
 
   function fill(wanted) {
@@ -31,19 +31,19 @@ start((content, known) => {
       all.unshift(["your own", [{ name: known.objective, title: known.objective, aliases: [], good_for: "" }]]);
     }
     for (const [family, entries] of all) {
-      const found = entries.filter((one) => {
-        const text = `${one.name} ${one.title} ${one.aliases.join(" ")} ${one.good_for} ${family}`.toLowerCase();
+      const matches = entries.filter((entry) => {
+        const text = `${entry.name} ${entry.title} ${entry.aliases.join(" ")} ${entry.good_for} ${family}`.toLowerCase();
         return words.every((word) => text.includes(word));
       });
-      if (!found.length) continue;
+      if (!matches.length) continue;
       const id = uniqueId("family");
       groups.push(el("div", { role: "group", "aria-labelledby": id },
-        el("h3", { id, role: "presentation" }, family), ...found.map((one) => el("button", {
-          type: "button", role: "option", title: one.good_for, "data-objective": one.name,
-          onclick: () => choose(one.name),
-        }, one.title))));
+        el("h3", { id, role: "presentation" }, family), ...matches.map((entry) => el("button", {
+          type: "button", role: "option", title: entry.good_for, "data-objective": entry.name,
+          onclick: () => choose(entry.name),
+        }, entry.title))));
     }
-    list.replaceChildren(...(groups.length ? groups : [el("p", { class: "soft" }, "No objective has these words.")]));
+    list.replaceChildren(...(groups.length ? groups : [el("p", { class: "soft" }, "No objective matches these words.")]));
     mark();
   }
 

@@ -25,7 +25,7 @@ export function textForm(state, known, onchange) {
   async function takeText(name, body) {
     try {
       const found = await call(name, body);
-      text.value = state.text = [...found.text].slice(0, 2000).join("");  // cuts no emoji in half
+      text.value = state.text = [...found.text].slice(0, 2000).join("");  // does not split an emoji
       showError(null);
       return true;
     } catch (error) {
@@ -101,7 +101,8 @@ export class ObjectivePanel {
     return { objective, values, text, vocabulary, seed, rows, length, hidden };
   }
 
-  // Shows an objective with the settings of its gin file. Nothing of the last one stays if it fails.
+  // Shows an objective with the settings of its gin file. The previous one is cleared first, so that nothing
+  // of it remains if this one fails.
   change(objective) {
     this.own.objective = objective;
     this.own.values = {};
@@ -140,10 +141,10 @@ export class ObjectivePanel {
     this.about.replaceChildren(el("p", {}, `${shown.about.join(". ")}. `, link ?? ""));
     const focused = document.activeElement?.dataset?.token;
     this.text.innerHTML = shown.text;
-    const wereOpen = [...this.body.querySelectorAll("details")].map((one) => one.open);
+    const wereOpen = [...this.body.querySelectorAll("details")].map((details) => details.open);
     this.body.innerHTML = shown.body;
-    const members = [...this.body.querySelectorAll("details")];
-    if (members.length === wereOpen.length) members.forEach((one, k) => (one.open = wereOpen[k]));
+    const all = [...this.body.querySelectorAll("details")];
+    if (all.length === wereOpen.length) all.forEach((details, k) => (details.open = wereOpen[k]));
     this.body.querySelectorAll(".pattern").forEach(limitHeight);
     this.statistics.replaceChildren();
     this.markHidden();
@@ -152,13 +153,13 @@ export class ObjectivePanel {
     const names = shown.controls.map((control) => control.name).join();
     if (names !== this.names) {
       this.names = names;
-      this.controls.replaceChildren(...shown.controls.map((one) => this.control(one, shown.defaults[one.name])));
+      this.controls.replaceChildren(...shown.controls.map((control) => this.control(control, shown.defaults[control.name])));
       if (!shown.controls.length) this.controls.append(el("p", { class: "soft" }, "This objective has no settings."));
     }
     const { shell, train, gin, python } = shown.commands;
     const commands = [["Show", shell], ["Train", train], ["Gin file", gin], ["Python", python]];
     if (!this.commands.children.length) this.commands.append(...commands.map(([title]) => copyable(title)));
-    // The elements stay, and with them the focus of a button.
+    // The elements are kept, so that a focused button keeps the focus.
     this.commands.querySelectorAll("pre").forEach((pre, k) => (pre.textContent = commands[k][1]));
   }
 
@@ -210,9 +211,9 @@ export class ObjectivePanel {
       const box = el("input", { type: "checkbox", checked: value, onchange: () => change(box.checked) });
       parts.push(box);
     } else if (kind === "choice") {
-      const choices = control.choices.map((one) => [one, one]);
+      const choices = control.choices.map((choice) => [choice, choice]);
       if (control.optional) choices.unshift(["", "none"]);
-      parts.push(select(choices, value ?? "", (one) => change(one === "" ? null : one)));
+      parts.push(select(choices, value ?? "", (choice) => change(choice === "" ? null : choice)));
     } else if (kind === "literal") {
       const box = el("input", { type: "text", value, oninput: () => change(box.value) });
       parts.push(box);
@@ -244,7 +245,7 @@ export class ObjectivePanel {
   }
 }
 
-// A pattern of many queries and few keys would be taller than the screen.
+// Limits the height of a pattern: with many queries and few keys it would be taller than the screen.
 function limitHeight(pattern) {
   const { width, height } = pattern.viewBox.baseVal;
   if (height <= width) return;

@@ -23,7 +23,7 @@ start((content, known) => {
   const all = el("input", { type: "checkbox", checked: state.all, onchange: () => { state.all = all.checked; show(); } });
   content.append(
     el("fieldset", { class: "card" }, el("legend", {}, "Runs"), ...boxes),
-    el("label", { class: "check" }, all, " every metric"), status, charts,
+    el("label", { class: "check" }, all, " All metrics"), status, charts,
     el("p", { class: "soft" }, "For histograms, texts and many runs, use TensorBoard: ",
       el("code", {}, "tensorboard --logdir=runs")));
 
@@ -54,10 +54,10 @@ start((content, known) => {
     const x = (step) => left + ((step - x0) / (x1 - x0 || 1)) * (width - left - right);
     const y = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
     const shape = (tag, attributes, text = "") => {
-      const made = document.createElementNS(SVG, tag);
-      for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-      made.textContent = text;
-      return made;
+      const element = document.createElementNS(SVG, tag);
+      for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+      element.textContent = text;
+      return element;
     };
     const last = curves.map((curve) => `${curve.run}: ${format(curve.values.at(-1))}`).join("; ");
     const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name} by step. Last values: ${last}` });

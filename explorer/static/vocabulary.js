@@ -11,11 +11,11 @@ start((content, known) => {
     try {
       const found = await tokensOf(state);
       caption.textContent = `${found.tokens.length.toLocaleString("en")} tokens of a vocabulary of ${found.size.toLocaleString("en")}`;
-      pieces.replaceChildren(...found.tokens.map((one, k) =>
-        el("span", { class: `piece c${k % 4}`, title: `id ${one.id}` }, one.text || "‥")));
-      table.replaceChildren(...found.tokens.slice(0, 500).map((one) => el("tr", {},
-        el("td", { class: "left" }, el("code", {}, JSON.stringify(one.text))),
-        el("td", {}, String(one.id)), el("td", { class: "left" }, el("code", {}, one.bytes)))));
+      pieces.replaceChildren(...found.tokens.map((token, k) =>
+        el("span", { class: `piece c${k % 4}`, title: `id ${token.id}` }, token.text || "‥")));
+      table.replaceChildren(...found.tokens.slice(0, 500).map((token) => el("tr", {},
+        el("td", { class: "left" }, el("code", {}, JSON.stringify(token.text))),
+        el("td", {}, String(token.id)), el("td", { class: "left" }, el("code", {}, token.bytes)))));
       writeState(state);
       showError(null);
     } catch (error) {
