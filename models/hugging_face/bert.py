@@ -135,20 +135,20 @@ def config(names: Names, c: Config) -> dict:
 
 
 def links(names: Names, c: Config) -> list[Link]:
-    below = f"{names.base}.embeddings"
-    each = f"{names.base}.encoder.layer.{{i}}"
+    embeddings = f"{names.base}.embeddings"
+    layer = f"{names.base}.encoder.layer.{{i}}"
     path = "encoder/layers/{i}"
     projections = ("self.query", "self.key", "self.value", "output.dense")
     return [
-        table("token_embedding", f"{below}.word_embeddings"),
-        table("encoder/position_embedding", f"{below}.position_embeddings"),
-        table("encoder/type_embedding", f"{below}.token_type_embeddings"),
-        *norm("encoder/embedding_norm", f"{below}.LayerNorm", c.biases),
-        *attention(f"{path}/self_attention", f"{each}.attention", projections, c.biases),
-        *norm(f"{path}/self_attention_norm", f"{each}.attention.output.LayerNorm", c.biases),
-        *linear(f"{path}/mlp/wi_0", f"{each}.intermediate.dense", c.biases),
-        *linear(f"{path}/mlp/wo", f"{each}.output.dense", c.biases),
-        *norm(f"{path}/mlp_norm", f"{each}.output.LayerNorm", c.biases),
+        table("token_embedding", f"{embeddings}.word_embeddings"),
+        table("encoder/position_embedding", f"{embeddings}.position_embeddings"),
+        table("encoder/type_embedding", f"{embeddings}.token_type_embeddings"),
+        *norm("encoder/embedding_norm", f"{embeddings}.LayerNorm", c.biases),
+        *attention(f"{path}/self_attention", f"{layer}.attention", projections, c.biases),
+        *norm(f"{path}/self_attention_norm", f"{layer}.attention.output.LayerNorm", c.biases),
+        *linear(f"{path}/mlp/wi_0", f"{layer}.intermediate.dense", c.biases),
+        *linear(f"{path}/mlp/wo", f"{layer}.output.dense", c.biases),
+        *norm(f"{path}/mlp_norm", f"{layer}.output.LayerNorm", c.biases),
         *head_links(names, c),
     ]
 

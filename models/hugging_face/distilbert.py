@@ -47,19 +47,19 @@ def config(c: Config) -> dict:
 
 
 def links(c: Config) -> list[Link]:
-    below = "distilbert.embeddings"
-    each = "distilbert.transformer.layer.{i}"
+    embeddings = "distilbert.embeddings"
+    layer = "distilbert.transformer.layer.{i}"
     path = "encoder/layers/{i}"
     names = ("q_lin", "k_lin", "v_lin", "out_lin")
     return [
-        table("token_embedding", f"{below}.word_embeddings"),
-        table("encoder/position_embedding", f"{below}.position_embeddings"),
-        *norm("encoder/embedding_norm", f"{below}.LayerNorm", c.biases),
-        *attention(f"{path}/self_attention", f"{each}.attention", names, c.biases),
-        *norm(f"{path}/self_attention_norm", f"{each}.sa_layer_norm", c.biases),
-        *linear(f"{path}/mlp/wi_0", f"{each}.ffn.lin1", c.biases),
-        *linear(f"{path}/mlp/wo", f"{each}.ffn.lin2", c.biases),
-        *norm(f"{path}/mlp_norm", f"{each}.output_layer_norm", c.biases),
+        table("token_embedding", f"{embeddings}.word_embeddings"),
+        table("encoder/position_embedding", f"{embeddings}.position_embeddings"),
+        *norm("encoder/embedding_norm", f"{embeddings}.LayerNorm", c.biases),
+        *attention(f"{path}/self_attention", f"{layer}.attention", names, c.biases),
+        *norm(f"{path}/self_attention_norm", f"{layer}.sa_layer_norm", c.biases),
+        *linear(f"{path}/mlp/wi_0", f"{layer}.ffn.lin1", c.biases),
+        *linear(f"{path}/mlp/wo", f"{layer}.ffn.lin2", c.biases),
+        *norm(f"{path}/mlp_norm", f"{layer}.output_layer_norm", c.biases),
         *bert.head_links(DISTILBERT, c),
     ]
 

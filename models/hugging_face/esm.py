@@ -63,15 +63,15 @@ def settings(hf: dict, has: Callable[[str], bool]) -> dict:
     positions = known(hf, "position_embedding_type", POSITIONS)
     require(hf, tie_word_embeddings=True, is_folding_model=False, head_dim=None)
     if positions == "rotary":
-        own = {"rope_theta": float(hf.get("rope_theta", 10_000.0))}
+        position_settings = {"rope_theta": float(hf.get("rope_theta", 10_000.0))}
     else:
         offset = hf["pad_token_id"] + 1
         size = hf["max_position_embeddings"]
-        own = {"max_positions": size - offset, "position_offset": offset}
+        position_settings = {"max_positions": size - offset, "position_offset": offset}
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, bert.heads_of(ESM, has)),
         **PRE_NORM,
-        **own,
+        **position_settings,
         positions=positions,
         embedding_norm=bool(hf.get("emb_layer_norm_before")),
         zeroed_token=hf["mask_token_id"] if hf.get("token_dropout") else None,
@@ -121,16 +121,16 @@ def config(c: Config) -> dict:
 
 
 def links(c: Config) -> list[Link]:
-    each = "esm.encoder.layer.{i}"
+    layer = "esm.encoder.layer.{i}"
     path = "encoder/layers/{i}"
     projections = ("self.query", "self.key", "self.value", "output.dense")
     result = [
         table("token_embedding", "esm.embeddings.word_embeddings"),
-        *norm(f"{path}/self_attention_norm", f"{each}.attention.LayerNorm", c.biases),
-        *attention(f"{path}/self_attention", f"{each}.attention", projections, c.biases),
-        *norm(f"{path}/mlp_norm", f"{each}.LayerNorm", c.biases),
-        *linear(f"{path}/mlp/wi_0", f"{each}.intermediate.dense", c.biases),
-        *linear(f"{path}/mlp/wo", f"{each}.output.dense", c.biases),
+        *norm(f"{path}/self_attention_norm", f"{layer}.attention.LayerNorm", c.biases),
+        *attention(f"{path}/self_attention", f"{layer}.attention", projections, c.biases),
+        *norm(f"{path}/mlp_norm", f"{layer}.LayerNorm", c.biases),
+        *linear(f"{path}/mlp/wi_0", f"{layer}.intermediate.dense", c.biases),
+        *linear(f"{path}/mlp/wo", f"{layer}.output.dense", c.biases),
         *norm("encoder/final_norm", "esm.encoder.emb_layer_norm_after", c.biases),
         *bert.head_links(ESM, c),
     ]

@@ -365,14 +365,14 @@ def rotary_of_layers(rope: dict, theta: float, local_theta: float) -> dict[str, 
 
     Raises ValueError if `rotary` does, and for scaled wavelengths of local layers.
     """
-    wide, scaling = rotary(rope.get(GLOBAL) or {}, theta)
-    near, local_scaling = rotary(rope.get(LOCAL) or {}, local_theta)
+    theta, scaling = rotary(rope.get(GLOBAL) or {}, theta)
+    local_theta, local_scaling = rotary(rope.get(LOCAL) or {}, local_theta)
     if local_scaling is not None:
         raise ValueError(
             f"Got {rope[LOCAL]} for the {LOCAL} layers in config.json, expected "
             f"rope_type='default': only the wavelengths of {GLOBAL} layers can be scaled."
         )
-    return {"rope_theta": wide, "rope_scaling": scaling, "local_rope_theta": near}
+    return {"rope_theta": theta, "rope_scaling": scaling, "local_rope_theta": local_theta}
 
 
 def rotary_parameters_of_layers(c: Config) -> dict[str, dict]:

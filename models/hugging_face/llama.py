@@ -179,24 +179,24 @@ def _mlp_dim(hf: dict) -> int:
     return hf.get("moe_intermediate_size") or dense
 
 
-def stack_links(c: Config, stack: str, below: str, norms: Mapping[str, str]) -> list[Link]:
+def stack_links(c: Config, stack: str, prefix: str, norms: Mapping[str, str]) -> list[Link]:
     """Returns the links of a stack: its dense layers, and the norm after the last layer.
 
     Args:
       c: settings of the model.
       stack: "encoder" or "decoder".
-      below: prefix of the names of the stack's tensors.
+      prefix: prefix of the names of the stack's tensors.
       norms: norms of a layer, our name -> their name without the suffix "_layernorm".
     """
     path = f"{stack}/layers/{{i}}"
-    tensor_name = f"{below}.layers.{{i}}"
+    tensor_name = f"{prefix}.layers.{{i}}"
     attended = f"{tensor_name}.self_attn"
     result = [
         *attention(f"{path}/self_attention", attended, ATTENTION, c.biases, c.qkv_biases),
         *linear(f"{path}/mlp/wi_0", f"{tensor_name}.mlp.gate_proj", c.biases),
         *linear(f"{path}/mlp/wi_1", f"{tensor_name}.mlp.up_proj", c.biases),
         *linear(f"{path}/mlp/wo", f"{tensor_name}.mlp.down_proj", c.biases),
-        *norm(f"{stack}/final_norm", f"{below}.norm", c.biases),
+        *norm(f"{stack}/final_norm", f"{prefix}.norm", c.biases),
     ]
     for our_norm, their_norm in norms.items():
         result += norm(f"{path}/{our_norm}", f"{tensor_name}.{their_norm}_layernorm", c.biases)
