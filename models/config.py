@@ -329,7 +329,7 @@ def _check_together(c: Config):
 def _check_requirements(c: Config):
     """Raises ValueError for a setting without the other settings that it needs."""
     learned, relative, rotary = (c.positions == kind for kind in ("learned", "relative", "rotary"))
-    both = c.layout == "encoder_decoder"
+    is_encoder_decoder = c.layout == "encoder_decoder"
     plain_width = c.embedding_width == c.emb_dim or "vocabulary" not in c.heads
     requirements = {  # for settings that differ from their defaults
         "rope_scaling": ("positions='rotary'", rotary),
@@ -345,19 +345,25 @@ def _check_requirements(c: Config):
         "vocabulary_activation": ("vocabulary_layer", c.vocabulary_layer),
         "local_rope_theta": ("global_every and positions='rotary'", rotary and c.global_every),
         "first_norm": ("norm_place='before'", c.norm_place == "before"),
-        "init_scaled_by_depth": ("init_stddev, and a single stack", c.init_stddev and not both),
+        "init_scaled_by_depth": (
+            "init_stddev, and a single stack",
+            c.init_stddev and not is_encoder_decoder,
+        ),
         "init_locality": ("positions='relative'", relative),
         "init_matching": (
             "an encoder-decoder with cross-attention and num_kv_heads equal to num_heads",
-            both and not c.merged_attention and c.num_key_heads == c.num_heads,
+            is_encoder_decoder and not c.merged_attention and c.num_key_heads == c.num_heads,
         ),
-        "encoder_window": ("window, in an encoder-decoder", both and c.window is not None),
-        "merged_attention": ("an encoder-decoder", both),
+        "encoder_window": (
+            "window, in an encoder-decoder",
+            is_encoder_decoder and c.window is not None,
+        ),
+        "merged_attention": ("an encoder-decoder", is_encoder_decoder),
         "rotate_encoded": (
             "merged_attention, positions='rotary' and the same rope_theta in all layers",
             c.merged_attention and rotary and c.local_rope_theta is None,
         ),
-        "share_encoder_decoder_embeddings": ("an encoder-decoder", both),
+        "share_encoder_decoder_embeddings": ("an encoder-decoder", is_encoder_decoder),
         "unroll_scan": ("scan_layers", c.scan_layers),
         **dict.fromkeys(
             ("experts_per_token", "normalize_expert_weights", "expert_capacity", "sparse_every"),

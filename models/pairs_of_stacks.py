@@ -324,8 +324,8 @@ def two_towers(
         return 2 * (forward_flops(config, lengths | {"predict": 0}) + projection)
 
     network = TwoTowers(config, texts)
-    known = heads_of("two_towers")
-    return model_of_encoders(network, config, known, heads, flops, texts=texts)
+    supported_heads = heads_of("two_towers")
+    return model_of_encoders(network, config, supported_heads, heads, flops, texts=texts)
 
 
 class TwoTowers(nn.Module):

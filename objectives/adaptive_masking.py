@@ -91,8 +91,8 @@ class _Answers(NamedTuple):
 
 
 def _initial(words: int, rate: float) -> _Words:
-    none = jnp.zeros(words, jnp.int32)
-    return _Words(jnp.full(words, rate, jnp.float32), _Answers(none, none))
+    zeros = jnp.zeros(words, jnp.int32)
+    return _Words(jnp.full(words, rate, jnp.float32), _Answers(zeros, zeros))
 
 
 def _chances(text: tuple[int, int], state: _Words, rows: Row):
@@ -104,20 +104,20 @@ def _answers(text: tuple[int, int], outputs: ModelOutputs, batch) -> _Answers:
     tokens, _, weights = predictions(batch)
     counts = weights > 0
     right = counts & (likeliest_tokens(outputs, batch) == tokens)
-    none = jnp.zeros(text[1] - text[0], jnp.int32)
+    zeros = jnp.zeros(text[1] - text[0], jnp.int32)
     word = word_number(text, tokens)
-    return _Answers(*(none.at[word].add(x.astype(jnp.int32)) for x in (counts, right)))
+    return _Answers(*(zeros.at[word].add(x.astype(jnp.int32)) for x in (counts, right)))
 
 
 def _updated(rate: float, every: int, state: _Words, answers: _Answers, step) -> _Words:
-    since = jax.tree.map(jnp.add, state.answers, answers)
-    now = _Words(
-        updated_chances(state.chances, since.labels, since.right, rate),
-        jax.tree.map(jnp.zeros_like, since),
+    so_far = jax.tree.map(jnp.add, state.answers, answers)
+    updated = _Words(
+        updated_chances(state.chances, so_far.labels, so_far.right, rate),
+        jax.tree.map(jnp.zeros_like, so_far),
     )
-    later = _Words(state.chances, since)
-    due = (step % every == 0) & jnp.any(since.labels > 0)  # a mixture may train other members
-    return jax.tree.map(functools.partial(jnp.where, due), now, later)
+    accumulated = _Words(state.chances, so_far)
+    due = (step % every == 0) & jnp.any(so_far.labels > 0)  # a mixture may train other members
+    return jax.tree.map(functools.partial(jnp.where, due), updated, accumulated)
 
 
 def _extremes(state: _Words) -> dict[str, Any]:

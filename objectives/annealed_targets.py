@@ -194,18 +194,21 @@ def _loss(targets: Mapping[str, _Target], batch) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
     next_token = token_loss(batch).terms
     total_B = next_token["tokens"].weights
-    found = {name: target.find(batch) for name, target in targets.items()}
-    further = {
+    labels_of_targets = {name: target.find(batch) for name, target in targets.items()}
+    target_terms = {
         name: Term(
             total_B, targets[name].scale, Labels(labels, w.astype(jnp.float32), "vocabulary")
         )
-        for name, (labels, w) in found.items()
+        for name, (labels, w) in labels_of_targets.items()
     }
 
     def sums(outputs):
         states = at_slots(outputs.hidden["top"], slots)
         z_loss = getattr(outputs, "z_loss", 0.0)
-        scored = {name: [pair] for name, pair in {"tokens": (tokens, weights), **found}.items()}
+        scored = {
+            name: [pair]
+            for name, pair in {"tokens": (tokens, weights), **labels_of_targets}.items()
+        }
         return head_cross_entropies(outputs, "vocabulary", states, scored, z_loss)
 
-    return BatchLoss(next_token | further, sums)
+    return BatchLoss(next_token | target_terms, sums)

@@ -107,7 +107,7 @@ def _both_ways(pairs: int, mask, key, row: Row, partner, lengths, max_documents)
 def _loss(batch) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
     tokens = jnp.asarray(tokens)
-    own = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
+    slot = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
     # Less than half of the targets are prefixes.
     chosen = jnp.argsort(jnp.asarray(weights) == 0, axis=1, stable=True)
     prefixes = chosen[:, : (tokens.shape[1] + 1) // 2]
@@ -118,21 +118,25 @@ def _loss(batch) -> BatchLoss:
     next_tokens = at_prefixes(tokens)
     counts = at_prefixes(jnp.asarray(weights)).astype(jnp.float32)
     pairs = batch["decoder_suffixes"].shape[1]
-    ends = [at_prefixes(own + batch["decoder_suffixes"][:, k]) for k in range(pairs)]
+    ends = [at_prefixes(slot + batch["decoder_suffixes"][:, k]) for k in range(pairs)]
     previous_tokens = [jnp.take_along_axis(tokens, end, axis=1) for end in ends]
 
     def sums(outputs):
         z_loss = getattr(outputs, "z_loss", 0.0)
         top, states = (at_slots(outputs.hidden[name], slots) for name in ("top", "belief"))
         score = functools.partial(head_cross_entropy, outputs, weights=counts)
-        found = {"tokens": score("vocabulary", at_slots(top, prefixes), next_tokens, z_loss=z_loss)}
-        found |= {"next": jnp.float32(0.0), "previous": jnp.float32(0.0)}
+        scores = {
+            "tokens": score("vocabulary", at_slots(top, prefixes), next_tokens, z_loss=z_loss)
+        }
+        scores |= {"next": jnp.float32(0.0), "previous": jnp.float32(0.0)}
         for end, previous in zip(ends, previous_tokens):
-            both = jnp.concatenate([at_slots(states, prefixes), at_slots(states, end)], axis=-1)
-            belief = outputs.head("belief", both)
-            found["next"] += score("vocabulary", belief, next_tokens).losses
-            found["previous"] += score("previous", belief, previous).losses
-        return found
+            pair_states = jnp.concatenate(
+                [at_slots(states, prefixes), at_slots(states, end)], axis=-1
+            )
+            belief = outputs.head("belief", pair_states)
+            scores["next"] += score("vocabulary", belief, next_tokens).losses
+            scores["previous"] += score("previous", belief, previous).losses
+        return scores
 
     total = jnp.sum(counts, -1)
     previous = jnp.concatenate(previous_tokens, 1)

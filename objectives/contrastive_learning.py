@@ -316,8 +316,8 @@ def _two_views(apply, cls, key, row, partner, lengths, max_documents):
     text = text_of_row(row, max(row.tokens.size, lengths["inputs"] // 2))
     views = [apply(jax.random.fold_in(key, view), text, max_documents) for view in range(2)]
     source, (second_at, cls_at) = with_specials(views[0].tokens, views[1].tokens, cls)
-    each = [document_ranges(view.segments, max_documents) for view in views]
-    body = [piece(view.start + at, view.length) for view, at in zip(each, (0, second_at))]
+    documents = [document_ranges(view.segments, max_documents) for view in views]
+    body = [piece(view.start + at, view.length) for view, at in zip(documents, (0, second_at))]
     return _texts_of_rows(source, cls_at, body, [present] * 2, present, lengths)
 
 
@@ -352,8 +352,10 @@ def _texts_of_rows(
       lengths: slots of each stream.
     """
     texts = len(body)
-    each = [interleaved(piece(cls_at, yes_D), text) for yes_D, text in zip(opened, body)]
-    by_text = Pieces(*(jnp.stack(x, 1).reshape(-1, 2) for x in zip(*each)))
+    framed_texts = [
+        interleaved(piece(cls_at, is_opened_D), text) for is_opened_D, text in zip(opened, body)
+    ]
+    by_text = Pieces(*(jnp.stack(x, 1).reshape(-1, 2) for x in zip(*framed_texts)))
     tokens, segments = splice(source, by_text, lengths["inputs"])
     first = document_ranges(segments, by_text.length.shape[0]).start
     counts = jnp.repeat(counts_D, texts)

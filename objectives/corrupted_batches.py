@@ -141,10 +141,10 @@ def _check_values(
             "Segment ids must number the documents of a row 1, 2, … without gaps, from the first "
             "slot on, with 0 for padding at the end."
         )
-    found = rows_B.segments.max(initial=0)
-    if found > max_documents:
+    most_documents = rows_B.segments.max(initial=0)
+    if most_documents > max_documents:
         raise ValueError(
-            f"Got a row of {found} documents, expected at most {max_documents}: increase "
+            f"Got a row of {most_documents} documents, expected at most {max_documents}: increase "
             "max_documents."
         )
     if rows_B.weights is not None:
@@ -165,10 +165,10 @@ def _check_values(
 
 def lengths_of_documents(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
     """Returns the slots that the documents of a row take together; they share sentinels."""
-    each = [objective.lengths(n) for n in document_lengths]
+    slots = [objective.lengths(n) for n in document_lengths]
     return {
-        name: (max if name == "sentinels" else sum)(n[name] for n in each)
-        for name in (each[0] if each else ())
+        name: (max if name == "sentinels" else sum)(n[name] for n in slots)
+        for name in (slots[0] if slots else ())
     }
 
 

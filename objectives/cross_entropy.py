@@ -196,14 +196,14 @@ def _plain_sums(finish, z_losses, shards, labels_NxBxC, factors, given: _Given) 
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
         logits_BxCxV = finish(_product(states_BxCxE, given.kernel_ExV), *given.constants)
-        more = weighted_sums(logits_BxCxV, labels_BxC, weights_BxC, z_losses)
-        return jax.tree.map(jnp.add, total, tuple(more)), None
+        piece_sums = weighted_sums(logits_BxCxV, labels_BxC, weights_BxC, z_losses)
+        return jax.tree.map(jnp.add, total, tuple(piece_sums)), None
 
     zeros = jnp.zeros(labels_NxBxC[0].shape[1])
-    nothing = tuple(Sums(zeros, zeros if z_loss else None) for z_loss in z_losses)
+    zero_sums = tuple(Sums(zeros, zeros if z_loss else None) for z_loss in z_losses)
     # With rematerialization, only one piece has logits in memory during differentiation too.
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
-    return lax.scan(jax.checkpoint(add), nothing, pieces)[0]
+    return lax.scan(jax.checkpoint(add), zero_sums, pieces)[0]
 
 
 _sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1, 2))
@@ -261,9 +261,9 @@ def _sums_and_gradient(finish, z_losses, shards, labels_NxBxC, factors, given: _
         largest = _largest(factors)
         relative = [x / jnp.where(largest > 0, largest, 1.0) for x in factors]
     zeros_DxXxExV = jnp.zeros((*shards, *given.kernel_ExV.shape))
-    nothing = zeros_DxXxExV, jax.tree.map(jnp.zeros_like, given.constants)
+    zero_totals = zeros_DxXxExV, jax.tree.map(jnp.zeros_like, given.constants)
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
-    (d_kernel_DxXxExV, d_constants), pieces_out = lax.scan(add, nothing, pieces)
+    (d_kernel_DxXxExV, d_constants), pieces_out = lax.scan(add, zero_totals, pieces)
     per_slot, d_states = pieces_out  # f32[N, B, C] for each of the sums
     d_kernel = d_kernel_DxXxExV.sum((0, 1)).astype(given.kernel_ExV.dtype)
     gradient = d_states, d_kernel, d_constants

@@ -65,14 +65,14 @@ def _with_teacher(likeliest: int, copy, key, row: Row, partner, lengths, max_doc
     size = lengths["targets"]
     features = copy(key, row, partner, lengths, max_documents)
     if row.teacher is None:
-        known_Tx2xN = jnp.zeros((size, 2, likeliest), jnp.int32)
+        teacher_Tx2xN = jnp.zeros((size, 2, likeliest), jnp.int32)
     else:
         slot = jnp.arange(row.tokens.size, dtype=jnp.int32)
         origin, _ = splice(slot, piece(*document_ranges(row.segments, max_documents)), size)
         is_target = (features["targets_segments"] > 0)[:, None, None]
-        known_Tx2xN = jnp.where(is_target, row.teacher[origin, :, :likeliest], 0)
+        teacher_Tx2xN = jnp.where(is_target, row.teacher[origin, :, :likeliest], 0)
     for k in range(likeliest):
-        columns = zip(_stream(k + 1).columns, known_Tx2xN[:, :, k].T)
+        columns = zip(_stream(k + 1).columns, teacher_Tx2xN[:, :, k].T)
         features |= dict(columns)
     return features
 
@@ -80,12 +80,12 @@ def _with_teacher(likeliest: int, copy, key, row: Row, partner, lengths, max_doc
 def _loss(share: float, batch) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
     w = weights.astype(jnp.float32)
-    known = batch["decoder_teacher_shares"].astype(jnp.float32) / UNIT * w[:, None]
+    teacher_weights = batch["decoder_teacher_shares"].astype(jnp.float32) / UNIT * w[:, None]
     # Rounding may make the sum exceed 1.
-    rest = jnp.maximum(w - jnp.sum(known, 1), 0.0)
-    pairs = [(tokens, rest)]
-    for k in range(known.shape[1]):
-        pairs.append((batch["decoder_teacher_tokens"][:, k], known[:, k]))
+    text_weights = jnp.maximum(w - jnp.sum(teacher_weights, 1), 0.0)
+    pairs = [(tokens, text_weights)]
+    for k in range(teacher_weights.shape[1]):
+        pairs.append((batch["decoder_teacher_tokens"][:, k], teacher_weights[:, k]))
     values, counted = (jnp.concatenate(x, axis=1) for x in zip(*pairs))
 
     def sums(outputs):

@@ -56,8 +56,8 @@ def labels_in_place(
     Array([8, 9, 0], dtype=int32)
     """
     slot = jnp.where(chosen, running_sum(chosen) - 1, size)
-    own = jnp.arange(tokens.size, dtype=jnp.int32)
-    source = jnp.zeros(size, jnp.int32).at[slot].set(own, mode="drop")
+    input_slot = jnp.arange(tokens.size, dtype=jnp.int32)
+    source = jnp.zeros(size, jnp.int32).at[slot].set(input_slot, mode="drop")
     weight = (jnp.arange(size) < jnp.sum(chosen)).astype(jnp.int32)
     return {
         "labels": weight * tokens[source],
@@ -94,8 +94,8 @@ def pool_columns(slots, labels, counts, size: int) -> dict:
 
 def no_pools(size: int) -> dict:
     """Returns features of pools that do not count; their number declares a document's segments."""
-    none = jnp.zeros(0, jnp.int32)
-    return pool_columns(none, none, none, size)
+    empty = jnp.zeros(0, jnp.int32)
+    return pool_columns(empty, empty, empty, size)
 
 
 def pad_or_truncate(x, size: int):

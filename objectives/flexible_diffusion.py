@@ -92,11 +92,11 @@ def _mask_and_drop(key, row, partner, lengths, max_documents, *, lowest, mask, t
     live = row.segments > 0
     may_change = live & is_text(row.tokens, text)
 
-    now = 2**24 - rates[jnp.maximum(row.segments - 1, 0)]
+    time = 2**24 - rates[jnp.maximum(row.segments - 1, 0)]
     inserted_at = uniform24(insertion_key, row.tokens.size)
     remaining = product24(uniform24(unmasking_key, row.tokens.size), 2**24 - inserted_at)
-    dropped = may_change & (inserted_at >= now)
-    masked = may_change & ~dropped & (inserted_at + remaining >= now)
+    dropped = may_change & (inserted_at >= time)
+    masked = may_change & ~dropped & (inserted_at + remaining >= time)
     if row.hidden is not None:  # the rate is the share of hidden tokens in the document
         dropped = jnp.zeros_like(dropped)
         masked = may_change & row.hidden

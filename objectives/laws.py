@@ -88,9 +88,11 @@ def text_row(
     row = Row(tokens, segments, np.int32(member))
     if rows == "parts":
         cuts = [np.sort(random.integers(0, n + 1, parts - 1)) for n in document_lengths]
-        each = [np.searchsorted(c, np.arange(n), "right") for c, n in zip(cuts, document_lengths)]
+        document_parts = [
+            np.searchsorted(c, np.arange(n), "right") for c, n in zip(cuts, document_lengths)
+        ]
         numbers = np.zeros_like(tokens)
-        numbers[:used] = np.concatenate(each)
+        numbers[:used] = np.concatenate(document_parts)
         row = row._replace(parts=numbers)
     elif rows == "labels":
         row = row._replace(labels=random.integers(0, LABELS, raw_length).astype(np.int32))
@@ -253,16 +255,16 @@ def more_slots_change_nothing(case: LawExamples) -> None:
     padding = ((0, 0), (0, MORE_PADDING))
     rows = jax.tree.map(lambda x: np.pad(x, padding) if x.ndim == 2 else x, case.rows)
     most = case.max_documents + 2
-    apart = per_document_streams()
+    per_document = per_document_streams()
     lengths = {
-        name: slots // case.max_documents * most if name in apart else slots + MORE_SLOTS
+        name: slots // case.max_documents * most if name in per_document else slots + MORE_SLOTS
         for name, slots in case.lengths.items()
     }
-    got = corrupted(case, rows=rows, lengths=lengths, max_documents=most)
+    features = corrupted(case, rows=rows, lengths=lengths, max_documents=most)
     for name, x in corrupted(case).items():
         if name == "member":
             continue
-        same, rest = np.split(got[name], [x.shape[1]], axis=1)
+        same, rest = np.split(features[name], [x.shape[1]], axis=1)
         if rest.any():
             row = int(np.flatnonzero(rest.any(1))[0])
             raise Broken(
@@ -291,11 +293,11 @@ def lengths_are_enough(case: LawExamples, longest: int = 64) -> None:
 
 def documents_stay_apart(case: LawExamples) -> None:
     """The features of a document do not depend on another document of its row."""
-    every = corrupted(case)
+    features = corrupted(case)
     for stream in ("inputs", "targets"):
-        if stream in every:
+        if stream in features:
             for row, documents in enumerate(case.documents):
-                found = set(every[f"{stream}_segments"][row].tolist()) - {0}
+                found = set(features[f"{stream}_segments"][row].tolist()) - {0}
                 if len(documents) > 1 and found == {1}:
                     raise Broken(
                         f"In a row of {len(documents)} documents, all {stream} belong to "
@@ -305,13 +307,13 @@ def documents_stay_apart(case: LawExamples) -> None:
     last = np.max(case.rows.segments, axis=1, keepdims=True)
     in_last = (case.rows.segments == last) & (last > 1)
     first, end = case.ids.text
-    others = first + (case.rows.tokens - first + 1 + (end - first) // 3) % (end - first)
+    other_tokens = first + (case.rows.tokens - first + 1 + (end - first) // 3) % (end - first)
     for parity in (0, 1):  # the partners stay unchanged
         mine = np.arange(len(last))[:, None] % 2 == parity
-        tokens = np.where(in_last & mine, others, case.rows.tokens).astype(np.int32)
+        tokens = np.where(in_last & mine, other_tokens, case.rows.tokens).astype(np.int32)
         changed = corrupted(case, rows=case.rows._replace(tokens=tokens))
         for row in (i for i in several if i % 2 == parity):
-            _compare_earlier(case, row, every, changed)
+            _compare_earlier(case, row, features, changed)
 
 
 def _compare_earlier(case: LawExamples, row: int, before, after) -> None:
@@ -366,16 +368,17 @@ def facts_are_known(case: LawExamples) -> None:
 def segments_are_of_documents(case: LawExamples) -> None:
     """A document has one segment, or one segment for each of its pools."""
     features = corrupted(case)
-    each = max(case.objective.lengths(1).get("pools", 1), 1)
+    segments_per_document = max(case.objective.lengths(1).get("pools", 1), 1)
     for stream in ("inputs", "targets"):
         if stream in features:
             most = features[f"{stream}_segments"].max(1)
             for segments, documents in zip(most, case.documents):
-                if segments > each * len(documents):
+                max_segments = segments_per_document * len(documents)
+                if segments > max_segments:
                     raise Broken(
                         f"{stream}_segments has {segments} segments in a row of {len(documents)} "
-                        f"documents, expected at most {each * len(documents)}: a document has one "
-                        "segment for each of its pools in `lengths`, or a single segment."
+                        f"documents, expected at most {max_segments}: a document has one segment "
+                        "for each of its pools in `lengths`, or a single segment."
                     )
 
 
@@ -574,9 +577,9 @@ def counts_are_sums(case: LawExamples) -> None:
 
 def noise_is_drawn(case: LawExamples) -> None:
     """Another key gives other features."""
-    other = jax.random.split(jax.random.key(8), len(case.documents))
-    got = corrupted(case, keys=other)
-    if not any((got[name] != x).any() for name, x in corrupted(case).items()):
+    other_keys = jax.random.split(jax.random.key(8), len(case.documents))
+    other_features = corrupted(case, keys=other_keys)
+    if not any((other_features[name] != x).any() for name, x in corrupted(case).items()):
         raise Broken("Two different keys give the same features, so nothing is random.")
 
 
@@ -648,11 +651,11 @@ def broken(law: Callable[[LawExamples], None], objective: Objective, ids: TokenI
 
 def raised(error: Exception) -> str:
     """Returns a description of an exception, with the line of the user's function that raised."""
-    here = str(Path(__file__).parent)
+    package_folder = str(Path(__file__).parent)
     lines = [
         f"{frame.filename}, line {frame.lineno}: "
         for frame in traceback.extract_tb(error.__traceback__)[1:]  # the first frame caught it
-        if not frame.filename.startswith(here) and "site-packages" not in frame.filename
+        if not frame.filename.startswith(package_folder) and "site-packages" not in frame.filename
     ]
     return f"{''.join(lines[-1:])}{type(error).__name__}: {error}"
 

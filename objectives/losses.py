@@ -112,13 +112,15 @@ def head_cross_entropies(
     if projection is None:
         sums = weighted_sums(outputs.head(head, states), labels, weights, z_losses)
     else:
-        known = getattr(outputs, "term_factors", None) if len(targets) > 1 else None
-        factors = known and [known[name] for name, several in targets.items() for _ in several]
+        term_factors = getattr(outputs, "term_factors", None) if len(targets) > 1 else None
+        factors = term_factors and [
+            term_factors[name] for name, several in targets.items() for _ in several
+        ]
         sums = projected_cross_entropies(projection, labels, weights, z_losses, factors)
-    rest = iter(sums)
+    remaining_sums = iter(sums)
     add_sums = functools.partial(jax.tree.map, jnp.add)
     return {
-        name: functools.reduce(add_sums, itertools.islice(rest, len(several)))
+        name: functools.reduce(add_sums, itertools.islice(remaining_sums, len(several)))
         for name, several in targets.items()
     }
 

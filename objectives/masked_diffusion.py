@@ -256,11 +256,11 @@ def _noised(key, row, size: int, max_documents, power, *, rates, text, frame) ->
     draw = uniform24(rate_key, max_documents)
     drawn = jnp.where(present, lowest + product24(draw, highest - lowest), 0)
     maskable = is_text(tokens, text) & (segments > 0)
-    each = None
+    token_rates = None
     if power is not None and row.chances is not None:
         chances = framed_column(row.chances, row.segments, present, frame, size)
-        each = rates_by_chances(chances, maskable, segments, drawn, power)
-    masked, drawn = chosen_at_rates(token_key, row, maskable, segments, frame, drawn, each)
+        token_rates = rates_by_chances(chances, maskable, segments, drawn, power)
+    masked, drawn = chosen_at_rates(token_key, row, maskable, segments, frame, drawn, token_rates)
     weights = framed_weights(row, present, frame, size)
     return _Noised(tokens, segments, maskable, masked, weights, drawn)
 
@@ -275,8 +275,8 @@ def _mask_once(
 
 def _mask_twice(noised, key, row, partner, lengths, max_documents, *, mask, shift, power=None):
     text = noised(key, row, lengths["inputs"], max_documents, power)
-    both = _with_complements(text, lengths["inputs"])
-    return _masked_features(both, mask, shift, lengths) | no_pools(lengths["pools"])
+    doubled = _with_complements(text, lengths["inputs"])
+    return _masked_features(doubled, mask, shift, lengths) | no_pools(lengths["pools"])
 
 
 def _with_complements(text: _Noised, size: int) -> _Noised:
@@ -288,14 +288,14 @@ def _with_complements(text: _Noised, size: int) -> _Noised:
     live = segments > 0
     is_first = segments % 2 == 1
     maskable = text.maskable[origin] & live
-    others = jnp.where(document.length > 0, 2**24 - text.rates, 0)
+    complement_rates = jnp.where(document.length > 0, 2**24 - text.rates, 0)
     return _Noised(
         tokens=jnp.where(live, text.tokens[origin], 0),
         segments=segments,
         maskable=maskable,
         masked=maskable & (text.masked[origin] == is_first),
         weights=None if text.weights is None else text.weights[origin],
-        rates=alternated(text.rates, others),
+        rates=alternated(text.rates, complement_rates),
     )
 
 

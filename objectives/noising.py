@@ -102,17 +102,17 @@ def chain(*noises: Noise) -> Noise:
         return list(itertools.accumulate(noises, lambda m, noise: noise.longest(m), initial=n))
 
     for n in range(1, _TRIED):
-        if max(every := lengths(n)) > max(n, every[-1]):
+        if max(sizes := lengths(n)) > max(n, sizes[-1]):
             raise ValueError(
-                f"Applied in this order, the noises turn a document of {n} tokens into {every} "
-                f"tokens, expected at most {max(n, every[-1])} in between: put the noise that "
+                f"Applied in this order, the noises turn a document of {n} tokens into {sizes} "
+                f"tokens, expected at most {max(n, sizes[-1])} in between: put the noise that "
                 "lengthens documents last."
             )
     counts = [(i, noise.sentinels) for i, noise in enumerate(noises) if noise.sentinels]
 
     def sentinels(n: int) -> int:
-        every = lengths(n)
-        return max(count(every[i]) for i, count in counts)
+        sizes = lengths(n)
+        return max(count(sizes[i]) for i, count in counts)
 
     return Noise(
         longest=lambda n: lengths(n)[-1],

@@ -88,10 +88,10 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
     chosen = chosen[order]
 
     first = by_document(document.start, segments)
-    own = jnp.arange(tokens.size, dtype=jnp.int32) - first
+    position = jnp.arange(tokens.size, dtype=jnp.int32) - first
     given = document_ranges(jnp.where(chosen, 0, segments), max_documents).length
-    begin = jnp.where(chosen, own, 0)
-    end = jnp.where(chosen, own + 1, by_document(given, segments))
+    begin = jnp.where(chosen, position, 0)
+    end = jnp.where(chosen, position + 1, by_document(given, segments))
     return _reordered(tokens, segments, order, first, begin, end, chosen, mask, lengths["labels"])
 
 
@@ -237,8 +237,10 @@ def _shuffle(key, row, partner, lengths, max_documents):
     live = segments > 0
     position = order - first
     opens = jnp.arange(text.size, dtype=jnp.int32) == first
-    read = jnp.where(opens, 0, jnp.roll(position, 1))  # each slot reads the target before its own
+    read_position = jnp.where(
+        opens, 0, jnp.roll(position, 1)
+    )  # each slot reads the target before its own
     return target_sequence((jnp.where(live, text[order], 0), segments)) | {
-        "targets_positions": jnp.where(live, read, 0),
+        "targets_positions": jnp.where(live, read_position, 0),
         "targets_block_positions": jnp.where(live, position + 1, 0),
     }

@@ -187,8 +187,8 @@ def _framed_forms(first: tuple[PromptForm, ...], second: tuple[PromptForm, ...])
     before = first[0].before
     after = first[0].after
     framed = (two._replace(before=before, after=after) for two in second)
-    own = (form._replace(pooling=None) if form.mode == "embed" else form for form in first)
-    return (*framed, *own)
+    first_forms = (form._replace(pooling=None) if form.mode == "embed" else form for form in first)
+    return (*framed, *first_forms)
 
 
 def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
@@ -330,10 +330,10 @@ def _whole_sentences(ends, document: DocumentRanges) -> DocumentRanges:
     closes = (slot >= start) & (slot < end) & ends[None]
     first = jnp.min(jnp.where(closes, slot, ends.size), axis=1) + 1
     last = jnp.max(jnp.where(closes, slot, -1), axis=1) + 1
-    enough = jnp.sum(closes, axis=1) > 2  # at least two sentences between the ends
+    has_enough = jnp.sum(closes, axis=1) > 2  # at least two sentences between the ends
     return DocumentRanges(
-        jnp.where(enough, first, document.start),
-        jnp.where(enough, last - first, document.length),
+        jnp.where(has_enough, first, document.start),
+        jnp.where(has_enough, last - first, document.length),
     )
 
 

@@ -183,10 +183,10 @@ def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup
     slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
     features = joint_lengths(lengths)
     # Noised copies of inputs in a separate stack also fill slots.
-    apart = ("noised",) if {"encoder", "decoder"} <= stacks.keys() else ()
-    filled = [joint_slots(each) + sum(each.get(s, 0) for s in apart) for each in lengths]
+    separate = ("noised",) if {"encoder", "decoder"} <= stacks.keys() else ()
+    filled = [joint_slots(each) + sum(each.get(s, 0) for s in separate) for each in lengths]
     if max_documents > 1:
-        filled = [sum(features.get(s, 0) for s in ("inputs", "targets", *apart))] * len(members)
+        filled = [sum(features.get(s, 0) for s in ("inputs", "targets", *separate))] * len(members)
         features |= {
             s: max_documents * features[s] for s in per_document_streams() if s in features
         }

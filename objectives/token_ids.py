@@ -181,7 +181,7 @@ def specimen_ids(size: int) -> TokenIds:
     """
     if size < 50:
         raise ValueError(f"Got a vocabulary of {size} ids, expected 50 or more.")
-    every = np.arange(size)
+    all_ids = np.arange(size)
     text = size * 6 // 10
     return check_token_ids(
         TokenIds(
@@ -194,8 +194,8 @@ def specimen_ids(size: int) -> TokenIds:
             fim=(text + 6, text + 7, text + 8),
             sentinels=tuple(range(size - 1, text + 8, -1)),
             digits=tuple((2 + value, value) for value in range(10)),
-            word_starts=bitmap(every % 2 == 0),
-            sentence_ends=bitmap(every % 8 == 0),
+            word_starts=bitmap(all_ids % 2 == 0),
+            sentence_ends=bitmap(all_ids % 8 == 0),
             texts=TokenTexts(
                 lambda: [_specimen_text(i) if 2 <= i < text else "" for i in range(size)]
             ),
@@ -234,12 +234,12 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
             f"Text ids must be a non-empty range inside 0…{ids.size}, got [{first}, {last})."
         )
     marks = {"pad", "eos", "cls", "sep", "bos"}
-    named = {name: getattr(ids, name) for name in ("pad", "eos", "mask", "cls", "sep", "bos")}
-    named |= {f"sentinel {i}": x for i, x in enumerate(ids.sentinels)}
-    named |= {f"mode {name}": x for name, x in ids.modes}
-    named |= {f"fim {i}": x for i, x in enumerate(ids.fim)}
+    special_ids = {name: getattr(ids, name) for name in ("pad", "eos", "mask", "cls", "sep", "bos")}
+    special_ids |= {f"sentinel {i}": x for i, x in enumerate(ids.sentinels)}
+    special_ids |= {f"mode {name}": x for name, x in ids.modes}
+    special_ids |= {f"fim {i}": x for i, x in enumerate(ids.fim)}
     owner: dict[int, str] = {}
-    for name, x in named.items():
+    for name, x in special_ids.items():
         if x is None:
             continue
         if not 0 <= x < ids.size:

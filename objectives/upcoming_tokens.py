@@ -117,11 +117,15 @@ def upcoming(batch, first: int, last: int):
     counts = jnp.asarray(weights) > 0
     slots = tokens.shape[1]
     last = min(last, max(slots, first + 1))
-    later = jnp.arange(slots)[:, None] + jnp.arange(first, last)[None]
-    inside = later < slots
-    later = jnp.minimum(later, slots - 1)
-    live = counts[:, :, None] & counts[:, later] & (segments[:, later] == segments[:, :, None])
-    return jnp.asarray(tokens)[:, later], live & inside[None]
+    ahead_slots = jnp.arange(slots)[:, None] + jnp.arange(first, last)[None]
+    inside = ahead_slots < slots
+    ahead_slots = jnp.minimum(ahead_slots, slots - 1)
+    live = (
+        counts[:, :, None]
+        & counts[:, ahead_slots]
+        & (segments[:, ahead_slots] == segments[:, :, None])
+    )
+    return jnp.asarray(tokens)[:, ahead_slots], live & inside[None]
 
 
 def _first_occurrences(tokens, live):

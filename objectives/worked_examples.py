@@ -59,14 +59,14 @@ def hide(
         )
     tokens = tokens.astype(np.int32)
     check_hides(objective, ids)
-    one = Row(
+    row = Row(
         tokens=tokens,
         segments=np.ones_like(tokens),
         member=np.int32(0),
         hidden=hidden,
         hidden_starts=adjacent_starts(numbers),
     )
-    rows = jax.tree.map(lambda x: np.stack([x, x]), one)
+    rows = jax.tree.map(lambda x: np.stack([x, x]), row)
     keys = jnp.stack([jax.random.key(seed)] * 2)
     features = hidden_features(objective, keys, rows, [(tokens.size,)])
     return {name: x[0] for name, x in features.items()}
@@ -128,9 +128,9 @@ def hidden_features(
         check_sentinels(
             "The spans to hide", {"sentinels": sentinels}, objective.facts.rows.sentinels
         )
-    enough = 2 * size + 8 * count
-    apart = per_document_streams()
-    lengths = {name: n if name in apart else max(n, enough) for name, n in needs.items()}
+    min_slots = 2 * size + 8 * count
+    per_document = per_document_streams()
+    lengths = {name: n if name in per_document else max(n, min_slots) for name, n in needs.items()}
     if "sentinels" in needs:
         lengths["sentinels"] = max(sentinels, objective.lengths(size)["sentinels"])
     corrupt = program(batched(objective, lengths, count))

@@ -165,8 +165,8 @@ def _quiet() -> Iterator[None]:
 
 def cores() -> int:
     """Returns the number of cores that this process may use."""
-    known = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 class _Local(LocalPipelineExecutor):

@@ -91,14 +91,16 @@ def ordered(texts: Mapping[str, str]) -> list[str]:
         pending = [(first, iter([first]))]
         while pending:  # depth first without recursion, since chains of imports may be long
             path, following = pending[-1]
-            other = next((name for name in following if name not in entered), None)
-            if other is None:
+            next_path = next((name for name in following if name not in entered), None)
+            if next_path is None:
                 pending.pop()
                 if pending:
                     order.append(path)
             else:
-                entered.add(other)
-                pending.append((other, iter(_imported(other, texts[other], by_any_name))))
+                entered.add(next_path)
+                pending.append(
+                    (next_path, iter(_imported(next_path, texts[next_path], by_any_name)))
+                )
     return order
 
 

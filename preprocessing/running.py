@@ -88,13 +88,13 @@ def parts_of(preparation: Preparation) -> tuple[Source, list[Step], Output]:
 
 
 def _made_by(field: str, function: Callable, kind: type) -> Any:
-    made = function()
-    if not isinstance(made, kind):
+    result = function()
+    if not isinstance(result, kind):
         raise ValueError(
             f"preprocessing.Preparation.{field} is {name_of(as_partial(function).function)}, which "
-            f"returns {type(made).__name__}, expected {kind.__name__}."
+            f"returns {type(result).__name__}, expected {kind.__name__}."
         )
-    return made
+    return result
 
 
 def run(

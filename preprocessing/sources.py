@@ -201,10 +201,10 @@ def _document(record: RawDocument, text_field: str) -> Document:
     name = fields.get("id")
     if not isinstance(name, str | int):
         name = f"{record.path}@{record.at}" if fields else record.path
-    others = {key: value for key, value in fields.items() if key not in (text_field, "id")}
-    if isinstance(nested := others.get("metadata"), dict):  # as datatrove and Dolma write it
-        others = nested | {key: value for key, value in others.items() if key != "metadata"}
-    return Document(record.text, str(name), metadata={"file": record.path, **others})
+    metadata = {key: value for key, value in fields.items() if key not in (text_field, "id")}
+    if isinstance(nested := metadata.get("metadata"), dict):  # as datatrove and Dolma write it
+        metadata = nested | {key: value for key, value in metadata.items() if key != "metadata"}
+    return Document(record.text, str(name), metadata={"file": record.path, **metadata})
 
 
 def _documents_of_repository(

@@ -85,8 +85,8 @@ def tensor_settings(settings: dict, read: Callable[[str], np.ndarray | None]) ->
 
     Raises ValueError for frequencies that no setting has.
     """
-    found = (read(FREQUENCIES.format(layer)) for layer in (0, "*"))
-    saved = next((tensor for tensor in found if tensor is not None), None)
+    tensors = (read(FREQUENCIES.format(layer)) for layer in (0, "*"))
+    saved = next((tensor for tensor in tensors if tensor is not None), None)
     if saved is None or settings["positions"] != "rotary":
         return {}
     for rounded in (False, True):

@@ -186,8 +186,8 @@ def classes_of(name: str, *heads: str) -> tuple[tuple[tuple[str, ...], str], ...
 
 def class_names(hf: Mapping[str, Any]) -> list[str]:
     """Returns the names of the classes in a config.json, in order; [] if they have only numbers."""
-    named = {int(number): name for number, name in (hf.get("id2label") or {}).items()}
-    names = [named[number] for number in sorted(named)]
+    names_by_number = {int(number): name for number, name in (hf.get("id2label") or {}).items()}
+    names = [names_by_number[number] for number in sorted(names_by_number)]
     plain = [f"LABEL_{number}" for number in range(len(names))]
     return names if names != plain and len(set(names)) == len(names) else []
 
@@ -439,10 +439,10 @@ def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
     layers = len(kinds)
     global_layers = [i for i, kind in enumerate(kinds) if kind == GLOBAL]
     first = global_layers[0] if global_layers else layers
-    every = global_layers[1] - first if len(global_layers) > 1 else layers
-    if list(kinds) != layer_types(layers, every, first):
+    period = global_layers[1] - first if len(global_layers) > 1 else layers
+    if list(kinds) != layer_types(layers, period, first):
         raise ValueError(
             f"Got layer_types={list(kinds)} in config.json, expected {GLOBAL!r} every few layers "
             f"and {LOCAL!r} between them: other patterns are not supported."
         )
-    return {"global_every": every, "first_global": first} if global_layers else {}
+    return {"global_every": period, "first_global": first} if global_layers else {}

@@ -123,12 +123,12 @@ def llama_like(
         kinds = ("token_classes",) if has("score.bias") else ("classes",)
         vocabulary = ("vocabulary",) if is_tied or has("lm_head.weight") else ()
         width = {"head_dim": "head_dim"} if hf.get("head_dim") else {}
-        found = settings(hf) | settings_of(hf, all_names | width, gated=True)
+        result = settings(hf) | settings_of(hf, all_names | width, gated=True)
         if num_experts:
-            found["num_experts"] = hf.get("num_local_experts") or hf["num_experts"]
-        return {**fixed, **found} | dict(
+            result["num_experts"] = hf.get("num_local_experts") or hf["num_experts"]
+        return {**fixed, **result} | dict(
             **with_heads(hf, kinds if has("score.weight") else vocabulary),
-            num_kv_heads=hf.get("num_key_value_heads") or found["num_heads"],
+            num_kv_heads=hf.get("num_key_value_heads") or result["num_heads"],
             mlp_dim=_mlp_dim(hf),
             positions="rotary",
             **read_rotary(hf),
@@ -153,12 +153,12 @@ def llama_like(
         return {renamed.get(key, key): value for key, value in written.items()}
 
     causal = (("vocabulary",), f"{name.removesuffix('Text')}ForCausalLM")
-    known = classifiers() if classes is None else classes
+    classification_heads = classifiers() if classes is None else classes
     defaults = dict(
         harmless=HARMLESS,
         presets=(f"{model_type}_*",),
         ignored=(".rotary_emb.inv_freq",),
-        by_heads=(*classes_of(name, *known), causal),
+        by_heads=(*classes_of(name, *classification_heads), causal),
     )
     return Family(
         model_type,

@@ -77,8 +77,8 @@ def decoder_settings(hf: dict, has) -> dict:
 def _half_window(hf: dict) -> int:
     """Returns half of local_attention, or sliding_window, which takes precedence."""
     sliding_window = hf.get("sliding_window")
-    both = hf["local_attention"] if "local_attention" in hf else 128
-    return both // 2 if sliding_window is None else sliding_window
+    window = hf["local_attention"] if "local_attention" in hf else 128
+    return window // 2 if sliding_window is None else sliding_window
 
 
 def _common_settings(hf: dict) -> dict:
@@ -86,8 +86,8 @@ def _common_settings(hf: dict) -> dict:
     require(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
     require(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
     require(hf, rope_scaling=None)
-    every = hf.get("global_attn_every_n_layers", 3)
-    kinds = hf.get("layer_types") or layer_types(hf["num_hidden_layers"], every, 0)
+    global_every = hf.get("global_attn_every_n_layers", 3)
+    kinds = hf.get("layer_types") or layer_types(hf["num_hidden_layers"], global_every, 0)
     check_kinds(kinds, GLOBAL)
     return settings_of(hf, NAMES, gated=True) | dict(
         **pattern_of(kinds),

@@ -86,10 +86,10 @@ def settings(gemma: Family, has_images: bool, hf: dict, has) -> dict:
 def _stack(gemma: Family, hf: dict, rows: int) -> dict[str, Any]:
     """Returns a stack's settings, which are the settings of Gemma."""
     fields = Fields(hf)
-    found = gemma.settings(fields, lambda name: False)
+    stack_settings = gemma.settings(fields, lambda name: False)
     require(fields, vocab_size=rows)
     check_fields(fields, gemma.harmless | STACK_FIELDS)
-    return found
+    return stack_settings
 
 
 def _shared(layers: Sequence[int], stacks: Sequence[dict[str, Any]]) -> dict[str, Any]:
