@@ -95,10 +95,10 @@ def ways(kind: str, platform: str, elsewhere: bool):
         slots = q.shape[1]
         if bias is not None:
             bias = bias_at(bias, jnp.arange(slots)[None], slots)[0]
-        return attention.attend(q, k, v, intervals(q), bias)
+        return attention.attend(q, k, v, intervals(q), bias)[0]
 
     def fused(q, k, v, bias):
-        return fused_attention.attend(q, k, v, intervals(q), bias)
+        return fused_attention.attend(q, k, v, intervals(q), bias)[0]
 
     def jax_own(q, k, v, bias):
         name = "cudnn" if platform == "gpu" else "xla"

@@ -34,41 +34,28 @@ def attend(
     intervals_Bx2xT: jax.Array,
     bias_HxTxS: jax.Array | None = None,
     softcap: float | None = None,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     """Softmax attention of each query over its interval of keys.
 
-        attend(q, k, v, jnp.array([[[0, 0, 0], [1, 2, 3]]]))    # three causal queries
+        attend(q, k, v, jnp.array([[[0, 0, 0], [1, 2, 3]]]))[0]    # three causal queries
 
     Scores are `q · k + bias`, without a scale; the softmax is in float32. G < H is grouped-query
     attention: H / G consecutive query heads share a key head.
 
-    The forward pass saves only the output and the log-sum-exp of the scores. The gradient
+    The forward pass saves only the output and the log-sum-exp (LSE) of the scores. The gradient
     recomputes the probabilities (Dao et al. 2022, arXiv:2205.14135). On CPU, plain attention is
     limited by memory bandwidth, so rows are computed one after another: the scores of a row fit
     into the cache.
 
     Args:
-      intervals_Bx2xT: the keys of each query, which must not be empty.
+      intervals_Bx2xT: the keys of each query. If there are none, the LSE is so low that
+        `combine_attention` gives the output no weight.
       bias_HxTxS: a bias that all rows share, with a gradient.
       softcap: if given, products become `softcap * tanh(q · k / softcap)` (Gemma 2,
         arXiv:2408.00118).
 
     Returns:
-      [B, T, H, d] in the dtype of `v`.
-    """
-    out_BxTxHxd, _ = attend_with_lse(
-        q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS, softcap
-    )
-    return out_BxTxHxd
-
-
-def attend_with_lse(
-    q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, softcap=None
-):
-    """Returns the output of `attend`, and the log-sum-exp (LSE) of the scores, f32[B, H, T].
-
-    Intervals may be empty: the LSE is then so low that `combine_attention` gives the output no
-    weight.
+      The output [B, T, H, d] in the dtype of `v`, and the LSE f32[B, H, T].
     """
     if num_shards("length", q_BxTxHxd.shape[1]) > 1:
         # Every device has all keys. They are repeated for each query head, because attention joins
@@ -82,7 +69,7 @@ def attend_with_lse(
 def combine_attention(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]):
     """Returns attention over the union of two sets of keys.
 
-        combine_attention(attend_with_lse(q, k1, v1, …), attend_with_lse(q, k2, v2, …))
+        combine_attention(attend(q, k1, v1, …), attend(q, k2, v2, …))
 
     A softmax over all keys is the mean of the two outputs, weighted by exp(LSE).
 
@@ -106,7 +93,7 @@ def attend_noised(
 
     Args:
       attend_clean: function (q, intervals) -> (output, LSE) over the keys of clean tokens, such
-        as `attend_with_lse` with given keys and values, or `attend_cached` with a KV cache.
+        as `attend` with given keys and values, or `attend_cached` with a KV cache.
       attend_copies: the same over the keys of copies.
       q: [B, T + C, H, d], T clean tokens followed by C noised copies.
       intervals: i32[B, 2, T], the clean tokens that each clean token attends to.
@@ -128,7 +115,7 @@ def attend_noised(
 def attend_cached(
     q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias_BxHxTxS=None, softcap=None
 ):
-    """`attend_with_lse` for a few queries over a KV cache whose heads come before its slots.
+    """`attend` for a few queries over a KV cache whose heads come before its slots.
 
     Decoding reads all keys for each token. With heads first, each product is a plain batch of
     matrix products, which took a tenth of the time on CPU (32 rows, 256 keys, 8 heads of 64).
@@ -282,7 +269,7 @@ register_attention(
     Mechanism(
         name="plain",
         about="by XLA, on every platform",
-        attend=attend_with_lse,
+        attend=attend,
         attend_cached=attend_cached,
         is_softmax=True,
         bias="slots",

@@ -1,6 +1,6 @@
 """`attention.attend` as kernels for TPUs and GPUs, without arrays [T, S] in memory.
 
-    out = attend(q, k, v, intervals, bias_HxD)     # same values and gradients as `attention.attend`
+    out, lse = attend(q, k, v, intervals, bias_HxD)    # as `attention.attend`, with its gradients
 
 The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867). The gradient
 recomputes the probabilities from the saved LSE, once for queries and once for keys and values
@@ -93,14 +93,6 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, soft
     Raises ValueError for a bias of the wrong shape, and for heads that cannot be divided among the
     devices of the mesh.
     """
-    out_BxTxHxd, _ = attend_with_lse(
-        q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD, softcap
-    )
-    return out_BxTxHxd
-
-
-def attend_with_lse(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
-    """Returns the output of `attend`, and the LSE of the scores, f32[B, H, T]."""
     if bias_HxD is not None and bias_HxD.shape[1] != 2 * MAX_DISTANCE + 1:
         raise ValueError(
             f"Got a bias of {bias_HxD.shape[1]} differences, expected {2 * MAX_DISTANCE + 1}: "
@@ -290,7 +282,7 @@ register_attention(
     Mechanism(
         name="fused",
         about="by kernels for TPUs and GPUs, in memory linear in the length of a row",
-        attend=attend_with_lse,
+        attend=attend,
         attend_cached=attention.attend_cached,
         is_softmax=True,
         bias="distances",

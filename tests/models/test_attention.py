@@ -56,22 +56,23 @@ def test_equals_the_dense_mask(groups, softcap, biased, order, monkeypatch):
     q, k, v, intervals, bias = example(groups)
     bias = bias if biased else None
 
-    got = jax.jit(lambda *args: attention.attend(*args, softcap))(q, k, v, intervals, bias)
+    got, _ = jax.jit(lambda *args: attention.attend(*args, softcap))(q, k, v, intervals, bias)
     np.testing.assert_allclose(got, dense(q, k, v, intervals, bias, softcap), atol=1e-5)
-    got = gradients_of(attention.attend, softcap)(q, k, v, bias, intervals)
+    attend = lambda *args: attention.attend(*args)[0]  # noqa: E731
+    got = gradients_of(attend, softcap)(q, k, v, bias, intervals)
     expected = dense_gradients(softcap)(q, k, v, bias, intervals)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), got, expected)
 
 
 def test_this_platform_takes_rows_as_measured():
     q, k, v, intervals, bias = example()
-    got = jax.jit(attention.attend)(q, k, v, intervals, bias)
+    got, _ = jax.jit(attention.attend)(q, k, v, intervals, bias)
     np.testing.assert_allclose(got, dense(q, k, v, intervals, bias), atol=1e-5)
 
 
 def test_bfloat16_is_close_to_float32():
     q, k, v, intervals, bias = example(dtype=jnp.bfloat16)
-    got = jax.jit(attention.attend)(q, k, v, intervals, bias)
+    got, _ = jax.jit(attention.attend)(q, k, v, intervals, bias)
     assert got.dtype == jnp.bfloat16
     expected = dense(*(x.astype(np.float32) for x in (q, k, v)), intervals, bias)
     np.testing.assert_allclose(np.asarray(got, np.float32), expected, atol=0.03)
@@ -80,7 +81,7 @@ def test_bfloat16_is_close_to_float32():
 def test_every_product_accumulates_in_float32():
     # This is read from the program, since XLA on CPU may keep more bits than requested.
     q, k, v, intervals, bias = example(dtype=jnp.bfloat16)
-    gradients = jax.grad(lambda *x: attention.attend(*x, intervals, bias).sum(), (0, 1, 2))
+    gradients = jax.grad(lambda *x: attention.attend(*x, intervals, bias)[0].sum(), (0, 1, 2))
     products = str(jax.make_jaxpr(gradients)(q, k, v)).split("dot_general[")[1:]
     assert len(products) >= 7
     for product in products:
@@ -91,7 +92,7 @@ def test_huge_scores_stay_finite():
     q, k, v, intervals, bias = example()
     value, gradients = jax.jit(
         jax.value_and_grad(
-            lambda q, k, v: attention.attend(q, k, v, intervals, bias).sum(), (0, 1, 2)
+            lambda q, k, v: attention.attend(q, k, v, intervals, bias)[0].sum(), (0, 1, 2)
         )
     )(1e4 * q, 1e4 * k, v)
     assert np.isfinite(value) and all(np.isfinite(x).all() for x in gradients)
@@ -100,7 +101,7 @@ def test_huge_scores_stay_finite():
 def test_no_probabilities_are_saved_for_the_gradient():
     q, k, v, intervals, _ = example()
     pull_back = jax.eval_shape(
-        lambda q, k, v: jax.vjp(lambda *x: attention.attend(*x, intervals), q, k, v)[1], q, k, v
+        lambda q, k, v: jax.vjp(lambda *x: attention.attend(*x, intervals)[0], q, k, v)[1], q, k, v
     )
     assert not any(x.shape[-2:] == (T, S) for x in jax.tree.leaves(pull_back))
 
@@ -142,7 +143,7 @@ def dense_with_copies(q, k, v, bias, intervals):
 def with_copies(q, k, v, bias, intervals):
     def over(half):
         keys, values = (jnp.split(x, 2, axis=1)[half] for x in (k, v))
-        return lambda q, seen: attention.attend_with_lse(q, keys, values, seen, bias)
+        return lambda q, seen: attention.attend(q, keys, values, seen, bias)
 
     return attention.attend_noised(over(0), over(1), q, intervals[0], intervals[1:])
 
@@ -166,7 +167,7 @@ def test_noised_copies_equal_the_dense_mask(kind):
 def test_an_output_without_keys_has_no_weight():
     arrays, intervals = copies("plain")
     q, k, v, _ = (x if x is None else x[:, :8] for x in arrays)
-    one = attention.attend_with_lse(q, k, v, intervals[1])
-    nothing = attention.attend_with_lse(q, k, v, 0 * intervals[1])
+    one = attention.attend(q, k, v, intervals[1])
+    nothing = attention.attend(q, k, v, 0 * intervals[1])
     both = attention.combine_attention(one, nothing)
     np.testing.assert_array_equal(both, one[0])

@@ -83,7 +83,7 @@ def plain(q, k, v, intervals, bias, softcap=None):
 
 def pulled_back(attend, softcap, arrays, intervals, d_out):
     """Returns the output, and the gradients of queries, keys, values and bias."""
-    call = lambda q, k, v, bias: attend(q, k, v, intervals, bias, softcap)  # noqa: E731
+    call = lambda q, k, v, bias: attend(q, k, v, intervals, bias, softcap)[0]  # noqa: E731
     out, pull_back = jax.vjp(call, *arrays)
     return out, pull_back(d_out)
 
@@ -169,7 +169,7 @@ def test_the_lse_has_a_gradient(kernels):
 
     def by_slots(q, k, v, intervals, bias):
         bias = bias_at(bias, jnp.arange(T)[None], T)[0]
-        return attention.attend_with_lse(q, k, v, intervals, bias)
+        return attention.attend(q, k, v, intervals, bias)
 
     def pulled(attend):
         def call(q, k, v, bias):
@@ -178,7 +178,7 @@ def test_the_lse_has_a_gradient(kernels):
         (_, lse), pull_back = jax.vjp(call, *given)
         return lse, pull_back((np.where(empty[..., None, None], 0, d_out), d_lse))
 
-    lse, got = jax.jit(lambda: pulled(fused_attention.attend_with_lse))()
+    lse, got = jax.jit(lambda: pulled(fused_attention.attend))()
     expected_sum, expected = jax.jit(lambda: pulled(by_slots))()
     there = ~np.broadcast_to(empty[:, None], lse.shape)
     np.testing.assert_allclose(lse[there], expected_sum[there], atol=1e-5)
@@ -618,7 +618,7 @@ def test_what_is_saved_of_kernels_is_not_rounded_again(kernels):
 
     @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
     def squares(q):
-        return (fused_attention.attend(q, k, v, intervals).astype(jnp.float32) ** 2).sum()
+        return (fused_attention.attend(q, k, v, intervals)[0].astype(jnp.float32) ** 2).sum()
 
     assert "reduce_precision" not in str(jax.make_jaxpr(jax.grad(squares))(q))
 
