@@ -26,38 +26,14 @@ from ..builders import Model
 from ..config import Config
 from ..heads import HEADS, classifiers
 from ..trees import flattened
-from .family import FAMILIES, Family, Fields, check_fields, class_labels, class_names, require
-from .files import (
-    Tensor,
-    TensorFiles,
-    check_holds_no_model,
-    open_source,
-    read_json,
-    write_directory,
-    write_generation_config,
-)
+from .family import FAMILIES, Family, Fields, check_fields, class_labels, require
+from .family import class_names as class_names
+from .files import Tensor, TensorFiles, write_directory
+from .files import check_holds_no_model as check_holds_no_model
+from .files import open_source as open_source
+from .files import read_json as read_json
+from .files import write_generation_config as write_generation_config
 from .links import exported, imported, named_tensors, tensor_shapes, unmatched
-
-__all__ = [
-    "FAMILIES",
-    "Recognized",
-    "TensorFiles",
-    "WRITING",
-    "check_holds_no_model",
-    "class_labels",
-    "class_names",
-    "family_of",
-    "has_untied_warning",
-    "left_out",
-    "resolved_settings",
-    "open_source",
-    "parameter_shapes",
-    "read_json",
-    "read_params",
-    "recognize",
-    "write_generation_config",
-    "write_model",
-]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
