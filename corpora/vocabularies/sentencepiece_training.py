@@ -7,7 +7,7 @@ from typing import Literal
 
 from ...constraints import checked
 from ...settings.atomic_writes import write_bytes
-from .training_sample import CHARACTERS, training_sample
+from .training_sample import training_sample
 
 SMALLEST_SIZE = 512  # 3 special ids, 256 bytes, and the printable ASCII characters
 
@@ -21,7 +21,6 @@ def train_sentencepiece(
     *,
     size: int = 4096,
     model_type: SentencePieceType = "bpe",
-    sample_characters: int = CHARACTERS,
 ) -> None:
     """Trains a vocabulary on a sample of `texts` and writes it to `path` (a `.model` file).
 
@@ -37,7 +36,6 @@ def train_sentencepiece(
         texts: the documents, which are read once.
         size: number of ids, including special ids and bytes.
         model_type: "bpe" or "unigram".
-        sample_characters: approximate size of the sample, which is spread evenly over the text.
 
     Raises ValueError for no text, and for a size that is too small or too large for the text.
     """
@@ -49,7 +47,7 @@ def train_sentencepiece(
             "characters and some pieces): raise vocabularies.trained.size, or use "
             "vocabularies.utf8_bytes."
         )
-    sample = training_sample(texts, sample_characters)
+    sample = training_sample(texts)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.Train(

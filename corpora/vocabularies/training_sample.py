@@ -3,31 +3,30 @@
 import random
 from collections.abc import Iterable, Iterator
 
-CHARACTERS = 3_000_000  # Number of characters of the sample
 # Largest number of characters that a corpus of files reads for the sample
 MAX_SAMPLE_CHARACTERS = 30_000_000
 _CHUNK = 1000  # Number of characters of a chunk, which is in the sample as a whole or not at all
+_CHUNKS = 3000  # Largest number of chunks of the sample
 
 
-def training_sample(texts: Iterable[str], characters: int = CHARACTERS) -> list[str]:
-    """Returns a sample of about `characters` characters in chunks of whole lines.
+def training_sample(texts: Iterable[str]) -> list[str]:
+    """Returns a sample of about 3 million characters in chunks of whole lines.
 
     Reservoir sampling gives each chunk the same chance, with bounded memory.
 
     Raises ValueError if there is no text.
     """
     generator = random.Random(0)
-    kept: list[str] = []
-    capacity = max(1, characters // _CHUNK)
+    sample: list[str] = []
     chunks = (chunk for text in texts for chunk in _chunks(text))
     for number, chunk in enumerate(chunks, 1):
-        if len(kept) < capacity:
-            kept.append(chunk)
-        elif (at := generator.randrange(number)) < capacity:
-            kept[at] = chunk
-    if not any(chunk.strip() for chunk in kept):
+        if len(sample) < _CHUNKS:
+            sample.append(chunk)
+        elif (at := generator.randrange(number)) < _CHUNKS:
+            sample[at] = chunk
+    if not any(chunk.strip() for chunk in sample):
         raise ValueError("Got no text to train a vocabulary on, expected at least one line.")
-    return kept
+    return sample
 
 
 def first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
