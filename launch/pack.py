@@ -258,18 +258,18 @@ def named_files(
         if name == "gin_search_paths"
         for value in filter(None, text.split(","))
     ]
-    reader = _Named(folder, sources, searched, relative)
+    collected = _NamedFiles(folder, sources, searched, relative)
     for name, text in options:
         if name == "gin_bindings":
-            reader.read_gin(text, folder)
+            collected.read_gin(text, folder)
         elif name == "gin_file" or (name in ("", *PARTS) and text.endswith(".gin")):
-            reader.add_gin_file(text, folder)
+            collected.add_gin_file(text, folder)
         elif name == "objective" and "." in text:  # the user's own MODULE.BUILDER
-            reader.add_module(text.rpartition(".")[0])
+            collected.add_module(text.rpartition(".")[0])
         else:
             for value in texts_in(text):
-                reader.add_value(name, value)
-    return reader.found
+                collected.add_value(name, value)
+    return collected.files
 
 
 def split_options(command: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -327,7 +327,7 @@ def texts_of_gin(text: str) -> Iterator[tuple[str, str]]:
         return  # pretrax will report what is wrong with the file
 
 
-class _Named:
+class _NamedFiles:
     """Collects the files of a project that a command names."""
 
     def __init__(self, folder: Path, sources: Sources, searched: Sequence[str], relative: bool):
@@ -335,7 +335,7 @@ class _Named:
         self._sources = sources
         self._relative = relative
         self._searched = [folder / self._usable(path) for path in searched]
-        self.found: set[str] = set()
+        self.files: set[str] = set()
 
     def add(self, path: str) -> None:
         """Adds a file by its path relative to the folder."""
@@ -348,9 +348,9 @@ class _Named:
                 "folder that holds all of your files, or copy it here."
             )
         shown = os.path.relpath(full, self._folder)
-        if shown in self.found:
+        if shown in self.files:
             return
-        self.found.add(shown)
+        self.files.add(shown)
         if full.suffix == ".py":
             self._add_imports(full)
 
@@ -430,7 +430,7 @@ class _Named:
                 f"{self._sources.path}. Correct the name, or give its folder by --gin_search_paths."
             )
         shown = os.path.relpath(path, self._folder)
-        if shown not in self.found:
+        if shown not in self.files:
             self.add(shown)
             self.read_gin(path.read_text(encoding="utf-8"), path.parent)
 
