@@ -46,9 +46,9 @@ def read_labeled(
     first: RawDocument | None = None
     for path in paths:
         if reading.has_fields(path):
-            rows = reading.good(reading.raw_documents(path, _fields, advance), _EXAMPLE)
+            rows = reading.valid_documents(reading.raw_documents(path, _fields, advance), _EXAMPLE)
         else:
-            rows = reading.good(_tsv(path, advance))
+            rows = reading.valid_documents(_tsv(path, advance))
         for row in rows:
             first = first or (row if row.fields else None)
             try:

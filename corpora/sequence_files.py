@@ -18,12 +18,12 @@ from ..data.reading import (
     Bad,
     RawDocument,
     decoded,
-    good,
     is_sequence_file,
     lines,
     malformed,
     opened,
     raw_documents,
+    valid_documents,
 )
 from ..data.records import RecordStream
 from ..data.token_store import HELDOUT, TRAIN
@@ -177,7 +177,8 @@ class _Sequences(NamedTuple):
     ) -> Iterator[RawDocument]:
         """Yields the pieces of a split in some of its files."""
         records: Iterable[RawDocument] = itertools.chain.from_iterable(
-            good(raw_documents(path, "text", advance, text_in_parts=True)) for path in paths
+            valid_documents(raw_documents(path, "text", advance, text_in_parts=True))
+            for path in paths
         )
         if self.choice is not None:
             records = self.choice(records, split == HELDOUT)

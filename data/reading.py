@@ -128,7 +128,9 @@ def raw_documents(
         yield error.bad
 
 
-def good(records: Iterable[RawDocument | Bad], change: str = "Fix it.") -> Iterator[RawDocument]:
+def valid_documents(
+    records: Iterable[RawDocument | Bad], change: str = "Fix it."
+) -> Iterator[RawDocument]:
     """Yields the documents. Raises MalformedLine, with what to change, at the first bad record."""
     for record in records:
         if isinstance(record, RawDocument):

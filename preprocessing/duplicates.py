@@ -22,7 +22,7 @@ from datatrove.utils.text import ngrams, simplify_text
 
 from ..constraints import Count, checked
 from ..data.finding import find_files, versions_of
-from ..data.reading import good, raw_documents
+from ..data.reading import raw_documents, valid_documents
 from .blocks import DroppedExamples, Pass, Step
 from .words import WORDS
 
@@ -141,7 +141,7 @@ class _Index(NGramsDecontFilter):
         hashed = create_hash_func(HashConfig())
         hashes = set()
         for path in self.paths:
-            for document in good(raw_documents(path, self.text_field)):
+            for document in valid_documents(raw_documents(path, self.text_field)):
                 words = WORDS.word_tokenize(simplify_text(document.text, self.config.norm_config))
                 hashes |= {
                     hashed(" ".join(n_gram)) for n_gram in ngrams(words, self.config.n_grams)

@@ -25,9 +25,9 @@ from ..data.reading import (
     LEFT_OUT,
     Bad,
     RawDocument,
-    good,
     malformed,
     raw_documents,
+    valid_documents,
 )
 from ..settings.atomic_writes import checksum
 from ..settings.user_modules import import_module
@@ -105,7 +105,7 @@ def sequences(
 def _documents_of_sequences(
     alphabet: Alphabet, window: int | None, file: FileRange
 ) -> Iterator[Document]:
-    records = good(raw_documents(file.path, "text", text_in_parts=True))
+    records = valid_documents(raw_documents(file.path, "text", text_in_parts=True))
     for piece in pieces(records, alphabet, LeftOut(), window=window):
         yield _document(piece, "text")
 

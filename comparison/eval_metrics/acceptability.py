@@ -18,7 +18,7 @@ import numpy as np
 
 from ...constraints import Count, checked
 from ...corpora.python_library.python_sources import library_documents, split_documents
-from ...data.reading import good, raw_documents
+from ...data.reading import raw_documents, valid_documents
 from ...inference import Trained
 from ..figures import HIGHER, Figure
 from .parts.likelihoods import AFTER_READING, LikelihoodForm, likelihood_form, log_probs
@@ -136,7 +136,7 @@ def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:
     """
     pairs: dict[str, list[MinimalPair]] = {}
     for path in sorted(Path(folder).glob("*.jsonl")):
-        for record in good(raw_documents(str(path), _sentences)):
+        for record in valid_documents(raw_documents(str(path), _sentences)):
             uid = str(record.fields.get("UID", path.stem))
             pairs.setdefault(uid, []).append(MinimalPair(uid, *record.text))
     if not pairs:

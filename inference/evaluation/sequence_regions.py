@@ -22,12 +22,12 @@ from ...data.reading import (
     Bad,
     RawDocument,
     decoded,
-    good,
     is_sequence_file,
     lines,
     malformed,
     opened,
     raw_documents,
+    valid_documents,
 )
 from ..answering.scoring import answer_log_probs, answered_prompt, hidden_log_probs
 from ..answering.sequence_variants import longest_sequence, sequence_check, usual_scoring
@@ -197,7 +197,7 @@ def score_regions(
 
 def _records(sequences: str) -> Iterator[tuple[RawDocument, set[str]]]:
     """Yields each record with its id and its name."""
-    for record in good(raw_documents(sequences, "text")):
+    for record in valid_documents(raw_documents(sequences, "text")):
         yield record, {record.fields["id"], record.fields["name"]}
 
 

@@ -53,7 +53,9 @@ def read_wild_type(given: str) -> str:
         raise ValueError(
             f"The file {given} does not exist: give a FASTA file, or the sequence itself."
         )
-    texts = [record.text for record in reading.good(reading.raw_documents(given, "text"))]
+    texts = [
+        record.text for record in reading.valid_documents(reading.raw_documents(given, "text"))
+    ]
     parts = [part for text in texts for part in HEADER.split(text)]
     sequences = [letters for part in parts if (letters := "".join(part.split()))]
     if len(sequences) != 1:

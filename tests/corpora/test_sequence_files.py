@@ -16,7 +16,7 @@ from pretrax.corpora.text_readers import LeftOut
 from pretrax.corpora.vocabularies import VocabularySource
 from pretrax.data import reading
 from pretrax.data.packing import rows_of_documents, stacked
-from pretrax.data.reading import MalformedLine, RawDocument, good, raw_documents
+from pretrax.data.reading import MalformedLine, RawDocument, raw_documents, valid_documents
 from pretrax.training.planning import plan_run
 from pretrax.training.run_configuration import read_run
 from pretrax.training.step import corrupt_and_arrange
@@ -66,12 +66,12 @@ def texts_of(corpus, documents):
 def test_fasta_is_read_in_parts_of_any_size(tmp_path, monkeypatch, name, part):
     monkeypatch.setattr(reading, "SEQUENCE_PART", part)
     path = file_of(tmp_path, name, FASTA)
-    records = [*good(raw_documents(path, "text"))]
+    records = [*valid_documents(raw_documents(path, "text"))]
     assert [record.text for record in records] == ["ACGTacgtn", "MKV*", "AAA"]
     assert [(record.at, record.line) for record in records] == [(0, 1), (1, 5), (2, 7)]
     assert [record.fields["id"] for record in records] == ["x", "P1", "z"]
     assert records[1].fields["name"] == "Y_HUMAN"
-    parts = [*good(raw_documents(path, "text", text_in_parts=True))]
+    parts = [*valid_documents(raw_documents(path, "text", text_in_parts=True))]
     assert "".join(one.text for one in parts) == "ACGTacgtnMKV*AAA"
     assert [one.at for one in parts if one.ends_document] == [0, 1, 2] and all(
         one.text for one in parts
@@ -79,7 +79,7 @@ def test_fasta_is_read_in_parts_of_any_size(tmp_path, monkeypatch, name, part):
 
 
 def test_fastq_is_read(tmp_path):
-    records = [*good(raw_documents(file_of(tmp_path, "a.fq.gz", FASTQ), "text"))]
+    records = [*valid_documents(raw_documents(file_of(tmp_path, "a.fq.gz", FASTQ), "text"))]
     assert [(one.text, one.line, one.fields["id"]) for one in records] == [
         ("ACGT", 1, "x"),
         ("TT", 5, "y"),
