@@ -320,8 +320,8 @@ def chosen_files(
     """
     given = gin_arguments_in(typed.words)
     names = dict(typed.names)
-    run = part_named("run", names.pop("run")).files if "run" in names else ()
-    files = (*run, *given.files)
+    named_run = part_named("run", names.pop("run")).files if "run" in names else ()
+    files = (*named_run, *given.files)
     reader = _reader(given, files)
     macros = _macros(reader)
     bindings = []
@@ -329,20 +329,20 @@ def chosen_files(
     for macro in [kind.upper() for kind in names if kind.upper() in macros]:
         value = value_in_gin(names.pop(macro.lower()), macros[macro].value)
         bindings.append(f"{macro} = {value}")
-    if required and reader and files and (run or not names):
+    if required and reader and files and (named_run or not names):
         _check_is_run(reader, files, given.search_paths, typed.words)
     if not names or not (files or default):
         implied = (default,) if required and default else ()
         return GinPart(files or implied, tuple(bindings))
-    first = () if run else _first_run(given)
-    base = run or first or ((default,) if default else ())
-    run_reader = reader if base == files else _reader(given, base)
+    own_run = () if named_run else _first_run(given)
+    run_files = named_run or own_run or ((default,) if default else ())
+    run_reader = reader if run_files == files else _reader(given, run_files)
     parts = _parts(names, _macros(run_reader))
-    every = (*base, *parts.files, *given.files[len(first) :])
+    all_files = (*run_files, *parts.files, *given.files[len(own_run) :])
     bindings += parts.bindings
     if not any(_SETS_RUN_DIR.match(word) for word in typed.words):
-        bindings += _run_dir(run_reader, _reader(given, every), names)
-    return GinPart(every, tuple(bindings))
+        bindings += _run_dir(run_reader, _reader(given, all_files), names)
+    return GinPart(all_files, tuple(bindings))
 
 
 def _first_run(given: GinArguments) -> tuple[str, ...]:
