@@ -120,7 +120,10 @@ def _side(
     advance: Callable[[int], None] = lambda size: None,
     left_out: LeftOut | None = None,
 ) -> Iterator[Labeled]:
-    """Yields the examples of a split, which are all examples of the files if `every` is None."""
+    """Yields the examples of a split, which are all examples of the files if `every` is None.
+
+    Nothing is counted in `left_out`, since a bad line raises an error.
+    """
     labels = set()
     for example in read_labeled(paths, classes, advance):
         held = every and example.label in labels and zlib.crc32(example.text.encode()) % every == 0
