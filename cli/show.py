@@ -121,10 +121,10 @@ def show(console: Console, options: argparse.Namespace, command: str) -> None:
     if options.html:
         members = track(drawn.members, "Counting", console=console, disable=not console.is_terminal)
         drawn = drawn._replace(members=members)
-        found = showing.with_statistics(
+        counted = showing.with_statistics(
             choice, drawn, text, slots=options.length, seed=options.seed
         )
-        atomic_writes.write_text(options.html, picture_page.page(found, command))
+        atomic_writes.write_text(options.html, picture_page.page(counted, command))
         where = f"The page is {options.html}: open it in a browser."
         print_note(console, where)
     else:

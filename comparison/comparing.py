@@ -205,8 +205,8 @@ def run_comparison(
         facts = planned(console, comparison, search_paths, cores)
         print_facts(console, facts)
 
-        def run(some: Sequence[Trial]) -> list[Trial]:
-            return run_missing(console, machines, directory, facts, some)
+        def run(trials: Sequence[Trial]) -> list[Trial]:
+            return run_missing(console, machines, directory, facts, trials)
 
         facts = tune(comparison, facts, search_paths, trusted, run)
         trials = trials_of(comparison, runs_with(facts, comparison, search_paths), facts, trusted)

@@ -73,8 +73,8 @@ def _path(directory: str, variant: str) -> Path:
 
 def facts_of(comparison: Comparison) -> dict[str, VariantFacts]:
     """Returns the facts of the variants that have been planned."""
-    known = {v: read_facts(comparison.directory, v) for v in trained_variants(comparison)}
-    return {variant: facts for variant, facts in known.items() if facts is not None}
+    facts_or_none = {v: read_facts(comparison.directory, v) for v in trained_variants(comparison)}
+    return {variant: facts for variant, facts in facts_or_none.items() if facts is not None}
 
 
 def planned_runs(
@@ -218,10 +218,10 @@ def check_nothing_left(comparison: Comparison, variant: str) -> None:
     left = [*(directory / RUNS / folder).glob("seed_*")]
     if comparison.tuning is not None:
         left += directory.glob(f"{TUNING}/{folder}")
-        kept = any(
+        has_tuning_trials = any(
             tuning_trial.variant == variant for tuning_trial in read_tuning_trials(directory)
         )
-        left += [directory / TRIALS] * kept
+        left += [directory / TRIALS] * has_tuning_trials
     if left:
         raise ValueError(
             f"{', '.join(map(str, left))} has runs or tuning trials of the variant, but the file "
@@ -240,10 +240,10 @@ def check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
         return
     tuning = comparison.tuning()
     rounds = [tuning_trial_steps(share, steps) for share in tuning.shares]
-    for share, taken in zip(tuning.shares, rounds):
+    for share, trial_steps in zip(tuning.shares, rounds):
         for value in values_for(tuning, run):
             try:
-                with_value(tuning, run, value).optimizer(taken)
+                with_value(tuning, run, value).optimizer(trial_steps)
             except ValueError as error:
                 raise ValueError(
                     f"Its tuning trials take {share:.3g} of its {steps} steps, with "

@@ -33,18 +33,18 @@ def check_looks(comparison: Comparison) -> None:
     Figures that a pilot has shown count as results.
     """
     setup = results.read_setup(comparison.directory)
-    now = comparison.planned_looks
-    seen = Path(comparison.directory) / SEEN
+    looks = comparison.planned_looks
+    path = Path(comparison.directory) / SEEN
     if setup is not None:
         planned = setup.looks
-    elif seen.exists():
-        planned = atomic_writes.read_record(seen, lambda record: tuple(record["looks"]))
+    elif path.exists():
+        planned = atomic_writes.read_record(path, lambda record: tuple(record["looks"]))
     else:
         return
-    if planned != now:
+    if planned != looks:
         raise ValueError(
             f"{comparison.directory} has results that were planned to be tested {_words(planned)}, "
-            f"but are now tested {_words(now)}. The error rate holds only if the looks and the "
+            f"but are now tested {_words(looks)}. The error rate holds only if the looks and the "
             "number of seeds are planned before the first result: restore them, or give the "
             "comparison another directory and other seeds."
         )

@@ -108,15 +108,15 @@ def values_for(tuning: Tuning, run: "Run") -> list[float]:
     Raises ValueError if the run's optimizer does not have the setting, if its value cannot be
     multiplied, or if two factors give the same value.
     """
-    own = _own_value(tuning.parameter, run)
+    current = _own_value(tuning.parameter, run)
     if not tuning.are_factors:
         return list(tuning.values)
-    if isinstance(own, bool) or not isinstance(own, int | float) or own <= 0:
+    if isinstance(current, bool) or not isinstance(current, int | float) or current <= 0:
         raise ValueError(
-            f"{tuning.parameter} is {own!r}, expected a positive number to multiply by "
+            f"{tuning.parameter} is {current!r}, expected a positive number to multiply by "
             f"{list(tuning.values)}: give tuning.successive_halving.values in place of factors."
         )
-    values = [float(f"{factor * own:.{DIGITS}g}") for factor in tuning.values]
+    values = [float(f"{factor * current:.{DIGITS}g}") for factor in tuning.values]
     if len(set(values)) < len(values):
         raise ValueError(
             f"tuning.successive_halving.factors = {list(tuning.values)} give {tuning.parameter} "
@@ -127,21 +127,21 @@ def values_for(tuning: Tuning, run: "Run") -> list[float]:
 
 
 def _own_value(parameter: str, run: "Run") -> Any:
-    known: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for partial in functions_in(run.optimizer):
         for name, argument in (parameters(partial.function) or {}).items():
             if (value := partial.settings.get(name, argument.default)) is not argument.empty:
-                known.setdefault(f"{selector_of(partial.function)}.{name}", []).append(value)
-    if parameter not in known:
+                values.setdefault(f"{selector_of(partial.function)}.{name}", []).append(value)
+    if parameter not in values:
         raise ValueError(
             f"tuning.successive_halving.parameter = {parameter!r} is not a setting of the "
-            f"optimizer, expected one of {', '.join(known)}."
+            f"optimizer, expected one of {', '.join(values)}."
         )
-    first, *others = known[parameter]
+    first, *others = values[parameter]
     if any(other != first for other in others):
         raise ValueError(
-            f"The optimizer uses {parameter} with different values, {known[parameter]}, expected a "
-            "single value to tune: tune another setting, or bind the same value everywhere."
+            f"The optimizer uses {parameter} with different values, {values[parameter]}, expected "
+            "a single value to tune: tune another setting, or bind the same value everywhere."
         )
     return first
 

@@ -55,19 +55,19 @@ def tune(
             for variant, values in undecided.items()
             for value in values
         ]
-        kept = _kept_losses(directory)
+        losses = _kept_losses(directory)
         missing = [
             _with_trial(directory, tuning, t, runs[t.variant], facts[t.variant], trusted)
             for t in tuning_trials
-            if t[:4] not in kept
+            if t[:4] not in losses
         ]
         if missing:
             run_all([trial for _, trial in missing])
             _keep(directory, missing)
-            kept = _kept_losses(directory)
+            losses = _kept_losses(directory)
         for variant, values in undecided.items():
             means = {
-                value: fmean(kept[variant, value, number, seed] for seed in tuning.seeds)
+                value: fmean(losses[variant, value, number, seed] for seed in tuning.seeds)
                 for value in values
             }
             try:

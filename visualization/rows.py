@@ -121,8 +121,8 @@ def view_of(
     if hidden is None:
         corrupt = objective.corrupt
         corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
-        outputs, found = _corrupted(tuple(lengths.items()), most, corrupt, keys, row, marks)
-        features = _traced(tokens, outputs, found, odd_rows_begin_at=tokens.shape[1])
+        outputs, output_marks = _corrupted(tuple(lengths.items()), most, corrupt, keys, row, marks)
+        features = _traced(tokens, outputs, output_marks, odd_rows_begin_at=tokens.shape[1])
     else:
         check_hides(objective, ids)
 
@@ -130,8 +130,8 @@ def view_of(
             compiled = jax.jit(functools.partial(follow, corrupt))
 
             def traced(keys, row):
-                outputs, found = compiled(keys, row, marks=[None, marks])
-                return _traced(tokens, outputs, found, odd_rows_begin_at=tokens.shape[1])
+                outputs, output_marks = compiled(keys, row, marks=[None, marks])
+                return _traced(tokens, outputs, output_marks, odd_rows_begin_at=tokens.shape[1])
 
             return traced
 
@@ -311,12 +311,12 @@ def further_targets(
     further: dict[str, tuple] = {}
     for name, labels in labels_of_terms.items():
         # The first labels of bags of tokens are the targets, and the stack shows whole bags.
-        known = any(
+        is_target = any(
             np.array_equal(labels.values[:, : ids.shape[1]], ids)
             and (labels.values.shape == ids.shape or f"{stack}_target_bag_tokens" in batch)
             for stack, ids in targets.items()
         )
-        if objective.facts.heads[labels.head] is None and not known:
+        if objective.facts.heads[labels.head] is None and not is_target:
             label_marks = {name: marks_of_terms[name].values}
             values = _traced(tokens, {name: labels.values}, label_marks)[name]
             per_slot = max(values.shape[1] // targets[predicting_stack(batch)].shape[1], 1)

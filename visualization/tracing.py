@@ -72,13 +72,13 @@ def _run(closed: Any, arguments: _Values, marks: _Marks) -> tuple[list, list]:
     jaxpr = closed.jaxpr
     values: dict = dict(zip(jaxpr.constvars, closed.consts))
     values |= dict(zip(jaxpr.invars, arguments))
-    known: dict = dict(zip(jaxpr.invars, marks))
+    marks_of: dict = dict(zip(jaxpr.invars, marks))
 
     def value_of(x):
         return x.val if isinstance(x, core.Literal) else values[x]
 
     def mark_of(x):
-        return None if isinstance(x, core.Literal) else known.get(x)
+        return None if isinstance(x, core.Literal) else marks_of.get(x)
 
     for equation in jaxpr.eqns:
         inputs = [value_of(x) for x in equation.invars]
@@ -87,7 +87,7 @@ def _run(closed: Any, arguments: _Values, marks: _Marks) -> tuple[list, list]:
         rule = rule or (_unmarked if all(m is None for m in input_marks) else _marked)
         outputs, output_marks = rule(equation, inputs, input_marks)
         values |= dict(zip(equation.outvars, outputs))
-        known |= dict(zip(equation.outvars, output_marks))
+        marks_of |= dict(zip(equation.outvars, output_marks))
     return [value_of(x) for x in jaxpr.outvars], [mark_of(x) for x in jaxpr.outvars]
 
 
@@ -183,8 +183,8 @@ def _all_marks(arguments: _Values, marks: _Marks) -> list:
 
 
 def _run_with_all_marks(closed, arguments: _Values, marks: _Marks) -> tuple[list, list]:
-    outputs, found = _run(closed, arguments, marks)
-    return outputs, _all_marks(outputs, found)
+    outputs, output_marks = _run(closed, arguments, marks)
+    return outputs, _all_marks(outputs, output_marks)
 
 
 def _scan(equation, arguments: _Values, marks: _Marks) -> tuple[list, list]:
@@ -196,12 +196,12 @@ def _scan(equation, arguments: _Values, marks: _Marks) -> tuple[list, list]:
 
     def step(carry, x):
         (state, state_marks), (xs, xs_marks) = carry, x
-        outputs, found = _run_with_all_marks(
+        outputs, output_marks = _run_with_all_marks(
             settings["jaxpr"],
             [*arguments[:first], *state, *xs],
             [*marks[:first], *state_marks, *xs_marks],
         )
-        return (outputs[:count], found[:count]), (outputs[count:], found[count:])
+        return (outputs[:count], output_marks[:count]), (outputs[count:], output_marks[count:])
 
     carry = list(arguments[first:end]), marks[first:end]
     xs = list(arguments[end:]), marks[end:]

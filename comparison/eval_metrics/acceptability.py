@@ -62,14 +62,14 @@ def minimal_pairs(
     else:
         log_probs_of = functools.partial(log_probs_by_form, trained, likelihood_form(trained))
     if blimp:
-        known = comparable = blimp_pairs(blimp, pairs)
+        all_pairs = comparable = blimp_pairs(blimp, pairs)
     else:
         subject.check_library_unseen()
-        known = python_pairs(split_documents(library_documents())["heldout"], pairs)
+        all_pairs = python_pairs(split_documents(library_documents())["heldout"], pairs)
         lengths = [
-            (len(trained.encode(pair.good)), len(trained.encode(pair.bad))) for pair in known
+            (len(trained.encode(pair.good)), len(trained.encode(pair.bad))) for pair in all_pairs
         ]
-        comparable = [pair for pair, (good, bad) in zip(known, lengths) if good == bad]
+        comparable = [pair for pair, (good, bad) in zip(all_pairs, lengths) if good == bad]
     if not comparable:
         raise ValueError(
             "No pair has the same number of tokens in both texts, expected at least one such "
@@ -78,7 +78,7 @@ def minimal_pairs(
     points: dict[str, list[float]] = {}
     for pair, point in zip(comparable, scored(log_probs_of(comparable))):
         points.setdefault(pair.kind, []).append(point)
-    left_out = len(known) - len(comparable)
+    left_out = len(all_pairs) - len(comparable)
     note = f"{len(comparable)} pairs"
     if left_out:
         note += f"; {left_out} pairs of unequal length are left out"

@@ -39,19 +39,19 @@ def synthetic_pairs(subject: Subject) -> list[Figure]:
     pairs = synthetic_task_of(subject, "pairs").pairs
     if "pair" in trained.model.heads:
         score = log_odds
-        how = "judged by the model's head"
+        method = "judged by the model's head"
     else:
         kind = likelihood_form(trained).kind
         kind = PSEUDO if kind == BOUND else kind  # `log_probs` gives the same for both kinds.
         score = log_likelihoods
-        how = f"by {kind} likelihood"
+        method = f"by {kind} likelihood"
     rights = score(trained, [pair.right for pair in pairs])
     wrongs = score(trained, [pair.wrong for pair in pairs])
     points = [share_right(np.array(both), 0) for both in zip(rights, wrongs)]
     figures = []
     for kind in dict.fromkeys(pair.kind for pair in pairs):
         kind_points = [point for pair, point in zip(pairs, points) if pair.kind == kind]
-        note = f"{len(kind_points)} pairs, {how}"
+        note = f"{len(kind_points)} pairs, {method}"
         share = float(np.mean(kind_points))
         figures.append(Figure(f"synthetic_pairs/{kind}", share, "share", HIGHER, 0.5, note))
     return [figures[0]._replace(name="synthetic_pairs"), *figures]

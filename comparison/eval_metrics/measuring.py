@@ -35,10 +35,10 @@ def eval_metrics(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str
         if name not in settings:
             expected = listed(names, "or") or "none"
             raise ValueError(f"Got the setting {binding!r}, expected {expected}.")
-        known = [*(parameters(EVAL_METRICS[name]) or {})][1:]  # The first parameter is the subject.
-        if setting not in known:
+        accepted = [*(parameters(EVAL_METRICS[name]) or {})][1:]  # without the subject
+        if setting not in accepted:
             raise ValueError(
-                f"{name} has no setting {setting!r}, expected {listed(known, 'or') or 'none'}."
+                f"{name} has no setting {setting!r}, expected {listed(accepted, 'or') or 'none'}."
             )
         settings[name][setting] = value
     return {name: Partial(EVAL_METRICS[name], **bound) for name, bound in settings.items()}

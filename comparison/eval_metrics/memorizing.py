@@ -98,17 +98,17 @@ def _figures(
     if not passages:
         return []
     form = prompt_form(trained, "continue")
-    given = [passage[:prompt_tokens].tolist() for passage in passages]
+    starts = [passage[:prompt_tokens].tolist() for passage in passages]
     truth = [passage[prompt_tokens : prompt_tokens + tokens].tolist() for passage in passages]
-    prompts = [Prompt([], [*form.before, *start]) for start in given]
+    prompts = [Prompt([], [*form.before, *start]) for start in starts]
     answers = generate(trained, prompts, Decoding(max_new=tokens))
-    written = [answer.tokens for (answer,) in answers]
-    matched = [repeated_tokens(*pair) for pair in zip(written, truth)]
+    answer_tokens = [answer.tokens for (answer,) in answers]
+    matched = [repeated_tokens(*pair) for pair in zip(answer_tokens, truth)]
     note = f"{len(passages)} passages, {tokens} tokens after {prompt_tokens} tokens"
     values = {
         "": statistics.fmean(number == tokens for number in matched),
         "/matched": statistics.fmean(number / tokens for number in matched),
-        "/rouge_l": statistics.fmean(map(rouge_l, written, truth)),
+        "/rouge_l": statistics.fmean(map(rouge_l, answer_tokens, truth)),
     }
     return [
         Figure(name + part, value, "share", better, None, note if not part else "")

@@ -208,24 +208,24 @@ def retrieve(
             f"Got candidates={candidates}, expected {len(split['validation'])} or fewer, the "
             "held-out definitions that there are."
         )
-    known = split["train"][: 2 * candidates]
+    training = split["train"][: 2 * candidates]
     queries = split["validation"][:candidates]
     trained = subject.trained
     layers = chosen_layers(subject.trained, layers)
-    bags = bags_of([text for pair in known for text in pair])
+    bags = bags_of([text for pair in training for text in pair])
 
     def ranked(features_NxE: np.ndarray) -> list[float]:
         """Returns the mean reciprocal ranks of the training and of the held-out examples."""
         sides = _standardized(
             {
                 part: [features_NxE[[at[text] for text in texts]] for texts in zip(*examples)]
-                for part, examples in {"train": known, "validation": queries}.items()
+                for part, examples in {"train": training, "validation": queries}.items()
             }
         )
         chosen = (side[:candidates] for side in sides["train"])
         return [reciprocal_rank(*chosen), reciprocal_rank(*sides["validation"])]
 
-    texts = [text for examples in (known, queries) for pair in examples for text in pair]
+    texts = [text for examples in (training, queries) for pair in examples for text in pair]
     at = {text: i for i, text in enumerate(texts)}
     features = text_features(trained, texts, layers, pooling)
     layer_ranks = {layer: ranked(features_NxE) for layer, features_NxE in features.items()}

@@ -116,8 +116,8 @@ def _below_a_threshold(
         if len(below) > allowed:
             verb = "is" if len(below) == 1 else "are"
             named = f"{', '.join(below)} {verb} not"
-            who = nobody if len(below) == len(variants) else named
-            return f"{who} shown to be better than {threshold.words} ({threshold.level:.3g})"
+            start = nobody if len(below) == len(variants) else named
+            return f"{start} shown to be better than {threshold.words} ({threshold.level:.3g})"
     return ""
 
 

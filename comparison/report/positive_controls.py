@@ -49,11 +49,11 @@ def controls_of(figure: str, directory: Path = KEPT) -> list[PositiveControl]:
     return [control for control in controls if _function(control.figure) == _function(figure)]
 
 
-def controls_in(known: Summary) -> Iterator[PositiveControl]:
+def controls_in(summary: Summary) -> Iterator[PositiveControl]:
     """Yields the controls of the figures of `positive_controls`."""
-    parameters = max(run.parameters for run in known.trained)
-    for difference in known.differences:
-        column = known.column(difference.figure)
+    parameters = max(run.parameters for run in summary.trained)
+    for difference in summary.differences:
+        column = summary.column(difference.figure)
         # A difference is that of the worse model and the reference, which is the better model.
         sign = -1 if column.better == HIGHER else 1
         estimate = difference.estimate

@@ -83,8 +83,8 @@ class Summary(NamedTuple):
         return [run for run in self.runs if run.error]
 
     def column(self, figure: str) -> Column:
-        (found,) = (column for column in self.columns if column.name == figure)
-        return found
+        (matching,) = (column for column in self.columns if column.name == figure)
+        return matching
 
     def gain(self, difference: Difference) -> float:
         """Returns the mean difference with the sign that makes higher values better."""

@@ -78,14 +78,14 @@ def law_of_directory(directory: str | Path) -> FittedLaw:
 
     Raises ValueError for a directory without a law, or with several laws.
     """
-    found = results.read(directory)
-    if not found.setup.scaling:
+    kept = results.read(directory)
+    if not kept.setup.scaling:
         raise ValueError(
-            f"{directory} has the comparison {found.setup.name!r} with a single budget, expected a "
+            f"{directory} has the comparison {kept.setup.name!r} with a single budget, expected a "
             "comparison of several sizes on several budgets: run one, such as `pretrax compare "
             "scaling`."
         )
-    laws = laws_of(found)
+    laws = laws_of(kept)
     if len(laws) != 1:
         names = ", ".join(law.figure for law in laws)
         raise ValueError(

@@ -191,15 +191,15 @@ def groups_of_similar(values: np.ndarray) -> np.ndarray:
     >>> groups_of_similar(np.array([750_592.0, 250_880.0, 250_112.0])).tolist()
     [1, 0, 0]
     """
-    found = np.zeros(values.size, int)
+    groups = np.zeros(values.size, int)
     number = -1
     least = -np.inf
     for i in np.argsort(values):
         if values[i] > (1 + ALIKE) * least:
             number = number + 1
             least = values[i]
-        found[i] = number
-    return found
+        groups[i] = number
+    return groups
 
 
 def _counts(pairs: np.ndarray) -> tuple[int, int, int]:

@@ -48,10 +48,10 @@ class SequenceVariant(NamedTuple):
         letters = list(wild_type)
         substitutions: dict[int, str] = {}
         for part in mutant.split(":"):
-            found = SUBSTITUTION.fullmatch(part)
-            if not found:
+            match = SUBSTITUTION.fullmatch(part)
+            if not match:
                 raise ValueError("expected substitutions such as A24G, joined by ':'")
-            before, number, after = found.groups()
+            before, number, after = match.groups()
             index = int(number) - 1
             if not 0 <= index < len(wild_type):
                 raise ValueError(f"expected a position from 1 to {len(wild_type)}, not {number}")
@@ -239,8 +239,8 @@ def _marginals(
     if texts:
         size = min(batching.size, len(texts))
         batching = _in_shares(batching, len(texts))._replace(size=size)
-        found = hidden_log_probs(trained, texts, batching, candidates=ids, masked=masked)
-        log_probs = {places: log_probs_KxA for (_, places), log_probs_KxA in zip(texts, found)}
+        predicted = hidden_log_probs(trained, texts, batching, candidates=ids, masked=masked)
+        log_probs = {places: log_probs_KxA for (_, places), log_probs_KxA in zip(texts, predicted)}
 
     def score(places: dict[int, str]) -> float:
         if not places:
@@ -279,14 +279,14 @@ def _token_of_each(trained: Trained, sequence: str) -> list[int]:
 def _pseudo_log_likelihoods(trained: Trained, sequences: Iterable[str], batching: Batching):
     texts = [((), trained.encode(sequence)) for sequence in sequences]
     total = sum(len(tokens) for _, tokens in texts)
-    found = pseudo_log_probs(trained, texts, _in_shares(batching, total))
-    return np.array([x.sum() for x in found])
+    log_probs = pseudo_log_probs(trained, texts, _in_shares(batching, total))
+    return np.array([x.sum() for x in log_probs])
 
 
 def _log_likelihoods(trained: Trained, sequences: Iterable[str], batching: Batching):
     answered = [answered_prompt(trained, "", sequence) for sequence in sequences]
-    found = answer_log_probs(trained, answered, _in_shares(batching, len(answered)))
-    return np.array([x.sum() for x in found])
+    log_probs = answer_log_probs(trained, answered, _in_shares(batching, len(answered)))
+    return np.array([x.sum() for x in log_probs])
 
 
 def _bounds(trained: Trained, sequences: Iterable[str], batching: Batching):
@@ -304,8 +304,8 @@ def _bounds(trained: Trained, sequences: Iterable[str], batching: Batching):
         counts_N = 1 + np.floor(len(tokens) * shares_N).astype(int)
         orders_NxT = np.argsort(numbers_NxT[:, : len(tokens)], axis=1)
         hidden += [(tokens, order[:count]) for order, count in zip(orders_NxT, counts_N)]
-    found = hidden_log_probs(trained, hidden, _in_shares(batching, len(hidden)))
-    terms = [x.sum() * len(tokens) / x.size for x, (tokens, _) in zip(found, hidden)]
+    log_probs = hidden_log_probs(trained, hidden, _in_shares(batching, len(hidden)))
+    terms = [x.sum() * len(tokens) / x.size for x, (tokens, _) in zip(log_probs, hidden)]
     return np.reshape(terms, (len(rows), NOISES)).mean(1)
 
 

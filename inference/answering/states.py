@@ -98,12 +98,12 @@ def all_layers(trained: Trained) -> list[int]:
 
 def check_layers(trained: Trained, layers: Sequence[int]) -> None:
     """Raises ValueError for a layer that the model does not have."""
-    known = list(dict.fromkeys([*all_layers(trained), TOP]))
+    available = list(dict.fromkeys([*all_layers(trained), TOP]))
     for layer in layers:
-        if layer not in known:
+        if layer not in available:
             raise ValueError(
-                f"Got layer {layer}, expected one of {known} of this model"
-                + (", which is not a single Transformer." if known == [TOP] else ".")
+                f"Got layer {layer}, expected one of {available} of this model"
+                + (", which is not a single Transformer." if available == [TOP] else ".")
             )
 
 
@@ -155,7 +155,7 @@ def _block_intervals(batch: dict, size: int) -> dict:
 def _states(model, layers, params, batch):
     """Returns f32[B, N, T, E]."""
     if layers == (TOP,):
-        found = model.apply(params, batch).hidden["top"][None]
+        states_NxBxTxE = model.apply(params, batch).hidden["top"][None]
     else:
-        found = layer_states(model.config, params, batch)[jnp.array(layers)]
-    return jnp.swapaxes(found, 0, 1).astype(jnp.float32)
+        states_NxBxTxE = layer_states(model.config, params, batch)[jnp.array(layers)]
+    return jnp.swapaxes(states_NxBxTxE, 0, 1).astype(jnp.float32)

@@ -175,8 +175,8 @@ def score_regions(
         losses_L = np.full(len(letters), np.nan, np.float32)
         for first in track(range(0, len(windows), step)):
             texts = [letters[a:b].decode() for a, b in windows[first : first + step]]
-            found = log_probs_of(trained, texts, Batching(batch_size))
-            for (start, end), log_probs_T in zip(windows[first : first + step], found):
+            log_probs = log_probs_of(trained, texts, Batching(batch_size))
+            for (start, end), log_probs_T in zip(windows[first : first + step], log_probs):
                 losses_L[start:end] = -log_probs_T
         numbers_L = np.frombuffer(letters, np.uint8)
         for name in dict.fromkeys(region.name for region in chosen):
@@ -258,9 +258,11 @@ def _masked_log_probs(trained: Trained, texts: Sequence[str], batching) -> list[
         for i in range(len(rows))
         for first in range(min(MASK_EVERY, len(rows[i])))
     ]
-    found = hidden_log_probs(trained, [(rows[i], hidden) for i, hidden in hidden_of_rows], batching)
+    log_probs_of_masks = hidden_log_probs(
+        trained, [(rows[i], hidden) for i, hidden in hidden_of_rows], batching
+    )
     log_probs = [np.zeros(len(tokens)) for tokens in rows]
-    for (i, hidden), log_probs_K in zip(hidden_of_rows, found):
+    for (i, hidden), log_probs_K in zip(hidden_of_rows, log_probs_of_masks):
         log_probs[i][hidden] = log_probs_K
     return log_probs
 

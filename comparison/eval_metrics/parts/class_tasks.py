@@ -70,15 +70,14 @@ def class_task(
 
     texts = {}
     labels = {}
-    found = None
     for split in ("train", "validation"):
-        read = evaluation_tasks(
+        tasks = evaluation_tasks(
             "", names=[name], split=split, examples=MAX_READ, module=module, data_dir=data_dir
         )
-        if len(read) > 1:
+        if len(tasks) > 1:
             raise ValueError(f"Got the mixture {name!r}, expected a single task with classes.")
-        (found,) = read
-        texts[split], labels[split] = list(found.texts), list(found.targets)
+        (task,) = tasks
+        texts[split], labels[split] = list(task.texts), list(task.targets)
     classes = set(labels["train"])
     if not 2 <= len(classes) <= 0.2 * len(labels["train"]) + 2:
         raise ValueError(
@@ -86,7 +85,7 @@ def class_task(
             "training examples, expected a few classes: evaluate it by "
             "`pretrax evaluate --task=NAME`."
         )
-    return ClassTask(texts, labels, _postprocessed(found))
+    return ClassTask(texts, labels, _postprocessed(task))
 
 
 def class_figures(
@@ -148,17 +147,17 @@ def _scored(metrics: Metrics, targets, predicted) -> dict[str, float]:
     return figures
 
 
-def _postprocessed(found) -> Metrics:
+def _postprocessed(task) -> Metrics:
     def on_texts(metric):
         def scored(targets, predicted):
             return metric(
-                [found.postprocess(text, i, True) for i, text in enumerate(targets)],
-                [found.postprocess(text, i, False) for i, text in enumerate(predicted)],
+                [task.postprocess(text, i, True) for i, text in enumerate(targets)],
+                [task.postprocess(text, i, False) for i, text in enumerate(predicted)],
             )
 
         return scored
 
-    return tuple(on_texts(metric) for metric in found.predict_metrics)
+    return tuple(on_texts(metric) for metric in task.predict_metrics)
 
 
 def _text_task(

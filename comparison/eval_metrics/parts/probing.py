@@ -112,8 +112,8 @@ def _fitted(features_NxE, labels_N, classes: int, strength: float) -> Probe:
         value, gradient = _loss(jnp.asarray(flat, jnp.float32), standard_NxE, labels_N, strength)
         return float(value), np.asarray(gradient, np.float64)
 
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}).x
-    weights, bias = _parts(found, width)
+    solution = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}).x
+    weights, bias = _parts(solution, width)
     return Probe(mean, scale, weights, bias, chosen_by=np.nan)
 
 

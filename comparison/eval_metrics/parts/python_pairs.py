@@ -97,8 +97,8 @@ def sentences_of(document: LibraryText) -> Iterator[str]:
     for node in _nodes(document):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
             text = inspect.cleandoc(ast.get_docstring(node) or "")
-            found = re.match(r"[A-Z][^.:>`|]*\.(?=\s|$)", text)
-            sentence = " ".join(found[0].split()) if found else ""
+            match = re.match(r"[A-Z][^.:>`|]*\.(?=\s|$)", text)
+            sentence = " ".join(match[0].split()) if match else ""
             if WORDS[0] <= len(sentence.split()) <= WORDS[1] and sentence.isascii():
                 yield sentence
 
@@ -140,25 +140,25 @@ def indentations(text: str) -> Iterator[tuple[slice, slice]]:
 def names(text: str) -> Iterator[tuple[slice, slice]]:
     """Yields a use of a name, and a later use of a variable that is undefined at the first use."""
     (function,) = ast.parse(text).body
-    found = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    name_nodes = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
     defined: dict[str, int] = {}  # variable -> first line that assigns a value to it
-    for node in found:
+    for node in name_nodes:
         if isinstance(node.ctx, ast.Store):
             defined[node.id] = min(defined.get(node.id, node.lineno), node.lineno)
-    uses = [node for node in found if isinstance(node.ctx, ast.Load)]
+    uses = [node for node in name_nodes if isinstance(node.ctx, ast.Load)]
     arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     for use in uses:
         for later_use in uses:
             is_later = defined.get(later_use.id, 0) >= use.lineno and later_use.lineno > use.lineno
-            known = use.id in defined or use.id in arguments
-            if is_later and known and later_use.id not in arguments and use.id != later_use.id:
+            is_defined = use.id in defined or use.id in arguments
+            if is_later and is_defined and later_use.id not in arguments and use.id != later_use.id:
                 yield _place(text, use), _place(text, later_use)
 
 
 def words(text: str) -> Iterator[tuple[slice, slice]]:
     """Yields a function word and the word after it, which is not a function word."""
-    found = list(re.finditer(r"\S+", text))
-    for word, next_word in zip(found[GIVEN:], found[GIVEN + 1 :]):
+    matches = list(re.finditer(r"\S+", text))
+    for word, next_word in zip(matches[GIVEN:], matches[GIVEN + 1 :]):
         plain = next_word[0].isalpha() and next_word[0].islower()
         if word[0] in FUNCTION_WORDS and plain and next_word[0] not in FUNCTION_WORDS:
             yield slice(*word.span()), slice(*next_word.span())
