@@ -213,7 +213,7 @@ def _trained_run(record: Mapping[str, Any]) -> TrainedRun:
 
 
 def _measurement(ends: Mapping[tuple[str, int], int], record: Mapping[str, Any]) -> Measurement:
-    """Returns the measurement of a line. Lines without a step, of older files, are of the end."""
+    """Returns the measurement of a line. Lines of older files have no step: their run had ended."""
     figure = from_fields(Figure, {name: record[name] for name in Figure._fields}, "value")
     at_end = Measurement(record["variant"], record["seed"], record["run"], figure)
     if "step" not in record:

@@ -56,7 +56,7 @@ class Difference(NamedTuple):
 
 
 def estimate(values: Iterable[float], level: float = LEVEL) -> Estimate:
-    """Returns the mean of values with its confidence interval, which misses it with `level`.
+    """Returns the mean of values with a confidence interval, whose error rate is `level`.
 
     Values without spread have no interval.
 

@@ -94,7 +94,7 @@ def _with_trial(
     facts: VariantFacts,
     trusted: Sequence[str],
 ) -> tuple[TuningTrial, Trial]:
-    """Returns a tuning trial with its directory and steps, and its trial."""
+    """Returns the tuning trial with its directory and steps, and the trial that trains it."""
     variant = tuning_trial.variant
     value = tuning_trial.value
     seed = tuning_trial.seed

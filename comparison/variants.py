@@ -172,7 +172,7 @@ def runs_of_variants(
 def run_of_variant(
     comparison: Comparison, name: str, search_paths: Sequence[str] = (), solved: str = ""
 ) -> Run:
-    """Returns the run of one variant, as in `runs_of_variants`, of which it reads no other lines.
+    """Returns the run of one variant, as `runs_of_variants` does, without reading other variants.
 
     Raises ValueError, naming the variant, for lines that cannot be read and for a variant that
     cannot be tuned.

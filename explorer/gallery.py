@@ -64,7 +64,7 @@ def drawn_views(drawing: Objectives, name: str) -> list[tuple[ShownSettings, Sho
 
 
 def vocabulary_of(drawing: Objectives, name: str) -> str:
-    """Returns "words", or "bytes" for an objective that needs tokens that the text has not."""
+    """Returns "words", or "bytes" for an objective that needs tokens that words lack."""
     try:
         drawing.show(view_of(name, PUBLISHED, "words"))
     except ValueError:
@@ -91,7 +91,7 @@ def variants(build: Callable) -> list[ShownSettings]:
     changed = [
         ShownSettings(f"{control.label} = {value}", {control.name: value})
         for control in controls(build)
-        for value in _others(control)
+        for value in _other_values(control)
         if _is_accepted(build, {control.name: value})
     ]
     return [
@@ -110,8 +110,8 @@ def _is_accepted(build: Callable, values: Mapping[str, Any]) -> bool:
     return True
 
 
-def _others(control: Control) -> Iterator[Any]:
-    """Yields one or two other values of a control that the slider reaches."""
+def _other_values(control: Control) -> Iterator[Any]:
+    """Yields other values of a control: all choices, or up to two values of a slider."""
     if control.kind == "switch":
         yield not control.value
     elif control.kind == "choice":

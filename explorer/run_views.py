@@ -24,9 +24,9 @@ class Curve(NamedTuple):
 
 
 def find_runs() -> list[str]:
-    """Returns the run directories below `runs`, those that changed last first."""
-    found = [str(path.parent) for path in _below(Path("runs"), run_directory.CONFIG)]
-    return sorted(found, key=lambda run: -os.path.getmtime(run))
+    """Returns the run directories below `runs`, the most recently changed first."""
+    runs = [str(path.parent) for path in _below(Path("runs"), run_directory.CONFIG)]
+    return sorted(runs, key=os.path.getmtime, reverse=True)
 
 
 def find_comparisons() -> list[str]:

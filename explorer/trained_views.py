@@ -95,7 +95,7 @@ class TrainedRuns:
         )
 
     def document(self, run: str, number: int) -> str:
-        """Returns a held-out document of a run's corpus; numbers beyond the last begin again."""
+        """Returns a held-out document of a run's corpus; numbers past the last one wrap around."""
         with self._locks["documents", run]:
             documents = _heldout(run, self._trusted)
         return documents[number % len(documents)]

@@ -411,7 +411,7 @@ def reading(looks: int = 0) -> str:
 
 
 def explanations(summary: Summary | None = None) -> dict[str, str]:
-    """Returns {subject: explanation} of what a report shows; of every report without a summary."""
+    """Returns {subject: explanation} for what a report shows; for all reports without a summary."""
     looks = len(summary.setup.looks) if summary else 0
     beforehand = "" if looks else SEEDS_BEFOREHAND
     differences = " ".join(filter(None, (reading(looks), SEEDS, beforehand, RATES)))

@@ -1,4 +1,4 @@
-"""Ancestral sampling of discrete diffusion: draws tokens at a time, given those at a noisier time.
+"""Ancestral sampling of discrete diffusion: draws less noisy tokens, given those of a noisier time.
 
 Sources: Sahoo et al. 2024 (MDLM, arXiv:2406.07524) for masks, Sahoo et al. 2025 (Duo,
 arXiv:2506.10892) for replaced tokens, and von Rütte et al. 2025 (GIDD, arXiv:2503.04482) for both.
