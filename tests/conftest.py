@@ -152,8 +152,8 @@ def _skipped_without_an_extra(report, path):
 
     This allows tests to run without SeqIO, for example if TensorFlow has no wheel for this Python.
     """
-    said = NEEDS.search(report.longreprtext + report.capstderr) if report.failed else None
-    name = said and (said[1] or said[2]).partition(".")[0]
+    missing = NEEDS.search(report.longreprtext + report.capstderr) if report.failed else None
+    name = missing and (missing[1] or missing[2]).partition(".")[0]
     if name in ABSENT:
         report.outcome, report.longrepr = "skipped", (str(path), 0, f"Skipped: needs {name}")
     return report

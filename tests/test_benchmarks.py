@@ -43,36 +43,36 @@ def wide_terminal(monkeypatch):
 
 
 @pytest.mark.slow
-def test_attention(capsys):
+def test_attention_benchmark_prints_its_table(capsys):
     attention.main(["--slots", "40", "--heads=2", "--width=16", "--repeats=1"])
-    said = capsys.readouterr().out
-    assert re.search(r"T5 +40 +[\d.]+ +– +–", said)
-    assert re.search(r"causal +40 +[\d.]+ +– +[\d.]+ +–", said)
+    output = capsys.readouterr().out
+    assert re.search(r"T5 +40 +[\d.]+ +– +–", output)
+    assert re.search(r"causal +40 +[\d.]+ +– +[\d.]+ +–", output)
 
 
 @pytest.mark.slow
-def test_memory_of_attention(monkeypatch, capsys):
+def test_attention_memory_benchmark_prints_its_table(monkeypatch, capsys):
     devices = lambda topology: jax.devices()  # noqa: E731
     monkeypatch.setattr(attention, "devices_of", devices)
     attention.main(["--compile=v5e:2x2", "--slots", "40", "--heads=2", "--width=16"])
-    said = capsys.readouterr().out
-    assert "in MiB" in said and re.search(r"causal +40 +[\d.]+ +– +[\d.]+ +–", said)
+    output = capsys.readouterr().out
+    assert "in MiB" in output and re.search(r"causal +40 +[\d.]+ +– +[\d.]+ +–", output)
 
 
 @pytest.mark.slow
-def test_corruption(monkeypatch, capsys):
+def test_corruption_benchmark_prints_its_table(monkeypatch, capsys):
     monkeypatch.setattr(corruption, "pin", lambda core: None)  # Tests must not pin cores.
     corruption.main(["causal_lm", "token_classification", "--repeats=1", "--tokens=1000"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for row in ("causal_lm, bare", "token_classification, bare", "causal_lm, host"):
-        assert re.search(rf"{row} .* \d+\.\d\d", said)
+        assert re.search(rf"{row} .* \d+\.\d\d", output)
 
 
 @pytest.mark.slow
-def test_step_times(capsys):
+def test_step_times_benchmark_prints_its_table(capsys):
     step_times.main(["goldfish_loss", "--repeats=1"])
-    said = capsys.readouterr().out
-    assert re.search(r"goldfish_loss +decoder +\d+ +\d+\.\d\d +\d+\.\d\d", said)
+    output = capsys.readouterr().out
+    assert re.search(r"goldfish_loss +decoder +\d+ +\d+\.\d\d +\d+\.\d\d", output)
     with exits(capsys, "nothing"):
         step_times.main(["nothing"])
 
@@ -85,53 +85,53 @@ def test_every_objective_has_rows_to_corrupt(name):
 
 
 @pytest.mark.slow
-def test_checkpoints(tmp_path, capsys):
+def test_checkpoints_benchmark_prints_its_table_and_removes_files(tmp_path, capsys):
     checkpoints.main(["--models", "gpt2_tiny", "--repeats=1", f"--folder={tmp_path}"])
-    said = capsys.readouterr().out
-    assert re.search(r"gpt2_tiny +4,938,496 +0[.]06( +\d+[.]\d\d){3}", said)
+    output = capsys.readouterr().out
+    assert re.search(r"gpt2_tiny +4,938,496 +0[.]06( +\d+[.]\d\d){3}", output)
     assert list(tmp_path.iterdir()) == []  # Written files are removed.
 
 
 @pytest.mark.slow
-def test_packing(capsys):
+def test_packing_benchmark_prints_its_table(capsys):
     packing.main(["--documents=20", "--tokens=1000", "--repeats=1"])
-    said = capsys.readouterr().out
-    assert len(re.findall(r"causal, 512 +log-normal +\d", said)) == 2
+    output = capsys.readouterr().out
+    assert len(re.findall(r"causal, 512 +log-normal +\d", output)) == 2
 
 
 @pytest.mark.slow
-def test_fasta(capsys):
+def test_fasta_benchmark_prints_its_table(capsys):
     fasta.main(["--letters=20000", "--repeats=1"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     figure = r" +(?:\d[\d.,]*|–)"  # Biopython may be missing.
     for run in ("protein_masked", "dna_masked"):
-        assert re.search(rf"{run} +[12]\d,\d{{3}}(?: +\d[\d.]*){{3}}(?:{figure}){{4}}", said)
-    assert processor() in said
+        assert re.search(rf"{run} +[12]\d,\d{{3}}(?: +\d[\d.]*){{3}}(?:{figure}){{4}}", output)
+    assert processor() in output
 
 
 @pytest.mark.slow
-def test_prepare(monkeypatch, capsys):
+def test_prepare_benchmark_prints_its_table(monkeypatch, capsys):
     monkeypatch.setattr(prepare, "VOCABULARY_SIZE", 1000)
     prepare.main(["--documents=60", "--planted=2"])
-    said = capsys.readouterr().out
-    assert re.search(r"a phrase again and again +2 +2 +0 +0", said)
+    output = capsys.readouterr().out
+    assert re.search(r"a phrase again and again +2 +2 +0 +0", output)
     for row in (
         "pretrax prepare",
         "  read and tokenize alone",
         "datatrove: JsonlReader, .*",
         "T5: .*",
     ):
-        assert re.search(rf"{row} +\d+\.\d", said)
+        assert re.search(rf"{row} +\d+\.\d", output)
 
 
 @pytest.mark.slow
-def test_token_store(capsys):
+def test_token_store_benchmark_prints_its_table(capsys):
     tiny = ["--documents=20000", "--tokens=1000", "--repeats=1", "--processes", "1", "2"]
     token_store.main(tiny)
-    said = capsys.readouterr().out
-    assert len(re.findall(r"(?:opened|resumed).*(?: +\d+\.\d\d){3}", said)) == 3
-    assert len(re.findall(r"(?:blocks|single documents) +\d", said)) == 2
-    assert len(set(re.findall(r" [12] +([0-9a-f]{16})", said))) == 1
+    output = capsys.readouterr().out
+    assert len(re.findall(r"(?:opened|resumed).*(?: +\d+\.\d\d){3}", output)) == 3
+    assert len(re.findall(r"(?:blocks|single documents) +\d", output)) == 2
+    assert len(set(re.findall(r" [12] +([0-9a-f]{16})", output))) == 1
 
 
 # Packages that are missing if only jax, flax, optax, orbax and numpy are installed, plus pretrax.
@@ -167,20 +167,20 @@ def run_accelerator(tmp_path, parts) -> tuple[dict, str]:
 
 
 @pytest.mark.slow
-def test_a_part_of_the_accelerators_that_is_complete_is_kept(tmp_path):
-    results, said = run_accelerator(tmp_path, "products")
+def test_complete_part_of_the_accelerator_benchmark_is_not_repeated(tmp_path):
+    results, output = run_accelerator(tmp_path, "products")
     assert results["products"]["problem"] is None, results
-    assert re.search(r"64 × 64 × 64 +[\d.]+ +–", said)
+    assert re.search(r"64 × 64 × 64 +[\d.]+ +–", output)
     results["products"]["rows"][1]["product"] = "as it was"
     (of,) = json.loads((tmp_path / "accelerator.json").read_text())
     assert of.endswith(f" × cpu, jax {jax.__version__}, tiny")
     (tmp_path / "accelerator.json").write_text(json.dumps({of: results}))
-    again, said = run_accelerator(tmp_path, "products")
-    assert again == results and "as it was" in said
+    again, output = run_accelerator(tmp_path, "products")
+    assert again == results and "as it was" in output
 
 
 @pytest.mark.slow
-def test_accuracy_of_attention_on_accelerators(monkeypatch):
+def test_accelerator_benchmark_rejects_inaccurate_attention(monkeypatch):
     ways = attention.ways
 
     def ways_with_wrong_bias(kind, platform, elsewhere):
@@ -202,9 +202,7 @@ def test_accuracy_of_attention_on_accelerators(monkeypatch):
     assert wrong and all(case.startswith("T5") for case in wrong)
 
 
-def test_parts_of_the_accelerators_that_fail_come_last_and_lose_no_figures(
-    tmp_path, monkeypatch, capsys
-):
+def test_failed_accelerator_parts_run_last_and_keep_longer_figures(tmp_path, monkeypatch, capsys):
     """One part always fails, one is cut off by the time limit, and one was never measured."""
     out, measured, problem = tmp_path / "figures.json", [], "cut off"
     rows = dict(products=3, attention=2, decoding=1)  # figures of each part this time
@@ -238,7 +236,7 @@ def test_parts_of_the_accelerators_that_fail_come_last_and_lose_no_figures(
     assert "figures.json" in capsys.readouterr().out
 
 
-def test_tiny_figures_take_the_place_of_no_others(tmp_path, monkeypatch):
+def test_tiny_figures_are_stored_separately(tmp_path, monkeypatch):
     out = tmp_path / "figures.json"
 
     def run_part(name, tiny, seconds):
@@ -252,25 +250,25 @@ def test_tiny_figures_take_the_place_of_no_others(tmp_path, monkeypatch):
     assert rows == {"a, jax 1": [{"tiny": False}], "a, jax 1, tiny": [{"tiny": True}]}
 
 
-def test_steps_are_compiled_as_those_of_the_named_runs():
+def test_accelerator_steps_use_the_compiler_options_of_the_named_run():
     run = read_run(["runs/t5_1_1_base_c4.gin"])
     assert accelerator.compiler_options() == dict(run.tpu_compiler_options)
 
 
 @pytest.mark.slow
-def test_accelerator(tmp_path):
+def test_accelerator_benchmark_completes_every_part(tmp_path):
     parts = [name for name in accelerator.PARTS if not name.endswith("_plain")]
-    results, said = run_accelerator(tmp_path, ",".join(parts))
+    results, output = run_accelerator(tmp_path, ",".join(parts))
     assert {name: found["problem"] for name, found in results.items()} == dict.fromkeys(parts)
     for name in accelerator.STEPS:
         _, about, step, memory = results[name]["rows"]
         assert about["finite"] and step["text tokens/s"] > 0
         assert 0 < step["corruption, % of the step"] < 100 and memory["the compiler's, GiB"] > 0
     assert len(results["attention"]["rows"]) == 4 and len(results["decoding"]["rows"]) == 5
-    assert "accelerator.json." in said
+    assert "accelerator.json." in output
 
 
-def test_attention_that_fails_has_an_error_instead_of_figures():
+def test_failing_attention_has_an_error_instead_of_figures():
     def refuses(*arrays):
         raise NotImplementedError("no kernel\nfor it")
 
@@ -281,7 +279,7 @@ def test_attention_that_fails_has_an_error_instead_of_figures():
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_or_takes_too_long_is_reported_and_keeps_its_rows(tmp_path, monkeypatch):
+def test_failed_or_timed_out_part_keeps_its_rows(tmp_path, monkeypatch):
     script = tmp_path / "part.py"
     monkeypatch.setattr(accelerator, "__file__", str(script))
     script.write_text("import sys\nprint('{\"a\": 1}', flush=True)\nsys.exit('too bad')")
@@ -292,7 +290,7 @@ def test_a_part_that_fails_or_takes_too_long_is_reported_and_keeps_its_rows(tmp_
     assert found["rows"] == [{"a": 1}] and found["problem"].startswith("cut off after 1 seconds")
 
 
-def test_parts_for_which_no_time_is_left_are_left_out(tmp_path, monkeypatch, capsys):
+def test_parts_without_time_left_are_skipped(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(accelerator, "run_part", None)
     monkeypatch.setattr(accelerator, "this_device", lambda tiny: "a, jax 1")
     with refuses(SystemExit, "products"):
@@ -301,7 +299,7 @@ def test_parts_for_which_no_time_is_left_are_left_out(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize("name", [*accelerator.TINY, *accelerator.TINY.values()])
-def test_the_accelerators_models_match_the_gin_files(name):
+def test_accelerator_models_match_the_gin_files(name):
     theirs = read_fields([f"models/{name}.gin"])["model"](500, ("vocabulary",))
     assert accelerator.make_model(name, 500, ("vocabulary",)).config == theirs.config
 
@@ -315,7 +313,7 @@ def test_benchmarks_find_the_checkout_without_installation(path):
 
 
 @pytest.mark.slow
-def test_slices(tmp_path, monkeypatch, capsys):
+def test_slices_benchmark_skips_measured_cases_and_reports_failures(tmp_path, monkeypatch, capsys):
     """Devices of this process stand in for a slice. Compiled programs are reused."""
     sizes = "training.Run.sequence_lengths = {'encoder': 32}", "training.Run.vocabulary_rows = 256"
     case = slices.Case("v5e:2x4", ("runs/encoder.gin",), sizes)
@@ -337,14 +335,16 @@ def test_slices(tmp_path, monkeypatch, capsys):
     out = f"--out={tmp_path / 'slices.json'}"
     with refuses(SystemExit, "fails"):
         slices.main(["small", "fails", out])
-    said = capsys.readouterr().out
-    assert re.search(r"small +v5e:2x4 +data 8 +500 ms +25% +0.0 of 16 +attention 80, MLP 20", said)
-    assert_named(said, "fails", "status 1")
+    output = capsys.readouterr().out
+    assert re.search(
+        r"small +v5e:2x4 +data 8 +500 ms +25% +0.0 of 16 +attention 80, MLP 20", output
+    )
+    assert_named(output, "fails", "status 1")
     slices.main(["small", "other", out])
     assert asked == ["small", "fails", "other"]
 
 
-def test_slices_without_the_compiler(tmp_path, monkeypatch):
+def test_slices_benchmark_needs_libtpu(tmp_path, monkeypatch):
     def version(package):
         if package == "libtpu":
             raise slices.metadata.PackageNotFoundError(package)
@@ -355,32 +355,32 @@ def test_slices_without_the_compiler(tmp_path, monkeypatch):
         slices.main([f"--out={tmp_path / 'slices.json'}"])
 
 
-def test_slices_refuse_names_that_they_do_not_have(capsys):
+def test_slices_benchmark_rejects_unknown_cases(capsys):
     with exits(capsys, "t5_huge", "t5_small"):
         slices.main(["t5_huge"])
 
 
 @pytest.mark.parametrize("name", slices.CASES)
-def test_the_runs_of_slices_are_of_their_devices(name):
+def test_mesh_of_each_slice_case_has_the_chips_of_its_slice(name):
     case = slices.CASES[name]
     run = read_run(case.files, case.bindings)
     assert math.prod(run.mesh.settings.values()) == read_topology(case.slice).chips
 
 
-def test_every_run_on_c4_or_a_store_of_several_devices_has_its_slice():
+def test_every_c4_and_base_store_run_has_a_slice_case():
     named = {path.name for path in (ROOT / "gin_configs/runs").glob("*_c4.gin")}
     named |= {path.name for path in (ROOT / "gin_configs/runs").glob("*_base_store.gin")}
     assert named <= {file.split("/")[1] for case in slices.CASES.values() for file in case.files}
 
 
 @pytest.mark.slow
-def test_decode(monkeypatch, capsys):
+def test_decode_benchmark_prints_its_table(monkeypatch, capsys):
     monkeypatch.setattr(decode, "transformers", None)  # tests/parity compares with transformers.
     sizes = ["--layers=1", "--width=64", "--vocabulary=32", "--prompt=4", "--new=2"]
     decode.main(sizes + ["--batches=2", "--repeats=1"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for model in ("decoder", "T5"):
-        assert re.search(rf"{model} +2 +pretrax +\d", said)
+        assert re.search(rf"{model} +2 +pretrax +\d", output)
 
 
 SHORT = [
@@ -398,7 +398,7 @@ SHORT = [
 
 
 @pytest.mark.slow
-def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeypatch):
+def test_objectives_and_finetuning_benchmarks_print_their_scores(tmp_path, capsys, monkeypatch):
     on_one_device(monkeypatch)
     with short_library():
         start = tmp_path / "objectives"
@@ -431,13 +431,13 @@ def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeyp
     assert re.search(rf"python_modules/accuracy +{cells} ± 0\.000", capsys.readouterr().out)
 
 
-def test_every_small_run_has_its_steps():
+def test_every_small_run_has_a_number_of_steps():
     runs = {run_of(name) for name in CATALOG}
     assert objectives.NEED_MORE <= runs == runs & {*objectives.STEPS, *objectives.NEED_MORE}
 
 
 @pytest.mark.slow
-def test_redraw(capsys):
+def test_redraw_benchmark_prints_its_table(capsys):
     redraw.main(["causal_lm", "masked_lm"])
     printed = capsys.readouterr().out
     assert re.search(r"causal_lm +[\d.,]+ +– +[\d.,]+", printed)
@@ -446,7 +446,7 @@ def test_redraw(capsys):
 
 
 @pytest.mark.slow
-def test_sharded_decoding(tmp_path, monkeypatch, capsys):
+def test_sharded_decoding_benchmark_prints_its_table(tmp_path, monkeypatch, capsys):
     """Devices of this process stand in for a slice without cycles."""
     run = tmp_path / "small.gin"
     run.write_text(
@@ -459,8 +459,8 @@ def test_sharded_decoding(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sharded_decoding, "devices_of", lambda topology: jax.devices())
     monkeypatch.setattr(sharded_decoding, "use_cpu", lambda: None)
     sharded_decoding.main([str(run), "v5e:2x4", "--rows=8", "--prompt=8", "--new=4"])
-    said = capsys.readouterr().out
-    rows = re.findall(r"(tensor 8|fsdp 8) +(prompts|a token) +([\d.]+) +([\d.]+) +–", said)
+    output = capsys.readouterr().out
+    rows = re.findall(r"(tensor 8|fsdp 8) +(prompts|a token) +([\d.]+) +([\d.]+) +–", output)
     assert [row[:2] for row in rows] == [
         *[("tensor 8", "prompts"), ("tensor 8", "a token")],
         *[("fsdp 8", "prompts"), ("fsdp 8", "a token")],

@@ -55,14 +55,16 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sound_objective(module, capsys):
+def test_sound_objective_passes_all_laws(module, capsys):
     check.main([f"{module}.shifted"])
-    said = capsys.readouterr().out
-    assert "no (allowed)" in said and "documents stay apart" in said and "All laws hold" in said
-    assert "noise is drawn: Two different keys give the same features" in said
+    output = capsys.readouterr().out
+    assert (
+        "no (allowed)" in output and "documents stay apart" in output and "All laws hold" in output
+    )
+    assert "noise is drawn: Two different keys give the same features" in output
 
 
-def test_an_objective_of_the_list_is_read_with_the_settings_of_its_file():
+def test_catalog_objective_has_the_settings_of_its_gin_file():
     options = check.parse(["--objective=ul2_tutorial"])
     assert check.builder_named(options.objective).settings["preset"] == "tutorial"
     options = check.parse(["mlm", "rate=0.3"])
@@ -76,11 +78,11 @@ def test_an_objective_of_the_list_is_read_with_the_settings_of_its_file():
     "settings, words",
     [(["by=1000"], "ids are in range: targets are"), (["apart=False"], "segment 1")],
 )
-def test_a_broken_one(module, capsys, settings, words):
+def test_broken_objective_fails_with_exit_status_1(module, capsys, settings, words):
     with pytest.raises(SystemExit) as stopped:
         check.main([f"{module}.shifted", *settings])
-    said = " ".join(capsys.readouterr().out.split())
-    assert stopped.value.code == 1 and "BROKEN" in said and words in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert stopped.value.code == 1 and "BROKEN" in output and words in output
 
 
 @pytest.mark.parametrize(
@@ -101,13 +103,13 @@ def test_a_broken_one(module, capsys, settings, words):
         (["pretrax.objectives.check_token_ids"], ["TokenIds", "Objective"]),
     ],
 )
-def test_what_cannot_be_checked(module, capsys, arguments, values):
+def test_invalid_arguments_are_rejected(module, capsys, arguments, values):
     with exits(capsys, *values):
         check.main([argument.format(module=module) for argument in arguments])
 
 
 @pytest.mark.parametrize("in_checkout", [True, False])
-def test_a_module_of_pretrax_needs_its_full_name(in_checkout, tmp_path, monkeypatch, capsys):
+def test_module_of_pretrax_needs_its_full_name(in_checkout, tmp_path, monkeypatch, capsys):
     checkout = Path(pretrax.__file__).resolve().parent
     # Other tests may have added folders of the checkout, such as docs/, which has objectives/.
     places = [Path(path).resolve() for path in sys.path]
@@ -119,6 +121,6 @@ def test_a_module_of_pretrax_needs_its_full_name(in_checkout, tmp_path, monkeypa
         check.main(["objectives.ul2"])
 
 
-def test_a_setting_that_is_given_twice_is_refused(module, capsys):
+def test_duplicate_setting_is_rejected(module, capsys):
     with exits(capsys, "by=1", "by=2"):
         check.main([f"{module}.shifted", "by=1", "apart=True", "by=2"])

@@ -59,7 +59,7 @@ def setting(
         *(dict(pair="any"), dict(layers=4096), dict(switch=True), dict(choice="c")),
     ],
 )
-def test_what_is_admitted(given):
+def test_valid_settings_are_accepted(given):
     assert setting(**given) == given.get("count", 1)
 
 
@@ -89,7 +89,7 @@ def test_what_is_admitted(given):
         (dict(switch=1), [True, False]),
     ],
 )
-def test_what_is_refused_is_named_with_what_was_expected(given, expected):
+def test_invalid_setting_is_rejected_with_the_expected_values(given, expected):
     ((name, value),) = given.items()
     with refuses(ValueError, f"test_constraints.setting.{name}", repr(value), *expected):
         setting(**given)
@@ -97,28 +97,28 @@ def test_what_is_refused_is_named_with_what_was_expected(given, expected):
         Partial(setting, **given).check()
 
 
-def test_positional_arguments_are_checked_too():
+def test_positional_arguments_are_checked():
     with refuses(ValueError, "count"):
         setting(0)
     with refuses(TypeError, "counts"):
         setting(counts=0)
 
 
-def test_the_result_of_a_call_is_checked_when_there_is_one():
+def test_results_of_deferred_calls_are_checked_when_called():
     later = Partial(setting, names=[Call(str)], count=Call(int))
     later.check()
     with refuses(ValueError, "count"):
         later()
 
 
-def test_annotations_that_name_what_is_not_there_admit_all():
+def test_unresolvable_annotations_accept_any_value():
     def mine(x: "absent.Thing"):  # noqa: F821
         """A function as in a user's module."""
 
     check_settings(mine, {"x": object()})
 
 
-def test_a_checked_function_is_the_one_that_its_module_has():
+def test_checked_function_is_picklable_and_keeps_its_import_name():
     build = objectives.span_corruption
     assert import_name(build) == ("pretrax.objectives", "span_corruption")
     assert pickle.loads(pickle.dumps(build)) is build
@@ -127,14 +127,14 @@ def test_a_checked_function_is_the_one_that_its_module_has():
     assert build.__module__ == "pretrax.objectives.denoising"
 
 
-def test_a_builder_that_is_called_as_a_library_names_its_setting():
+def test_direct_builder_call_names_the_invalid_setting():
     with refuses(ValueError, "objectives.span_corruption", "noise_density"):
         objectives.span_corruption(IDS, noise_density=2.0)
     with refuses(ValueError, "models.decoder", "num_layers"):
         models.decoder(64, num_layers=0)
 
 
-def test_defaults_are_what_their_annotations_admit():
+def test_defaults_satisfy_their_annotations():
     """All annotations of checked functions must be readable, or they would check nothing."""
     owners = [Run, Config]
     for module in map(importlib.import_module, modules_without_tasks()):

@@ -1,4 +1,4 @@
-"""The command `convert`: exact round trips, and what it refuses."""
+"""The command `convert`: exact round trips, and rejected models and commands."""
 
 import argparse
 import dataclasses
@@ -138,23 +138,23 @@ def assert_equal(got, expected):
     ],
     ids=["llama", "qwen3", "bert", "mlm", "classes", "regression", "roberta", "t5"],
 )
-def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
+def test_import_and_export_preserve_every_bit(make, family, tmp_path, capsys):
     params = imported(tmp_path, make())
-    said = capsys.readouterr().out
-    assert "The model came without a tokenizer" in said and "--tokenizer=FILE" in said
+    output = capsys.readouterr().out
+    assert "The model came without a tokenizer" in output and "--tokenizer=FILE" in output
     found = open_saved_model(str(tmp_path / "run"))
     assert found.step == 0 and found.model.vocab_size == make().vocab_size
     if make().config.scan_layers:
         assert_equal(found.params, params)
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    said = capsys.readouterr().out
-    assert f"step 0 of {tmp_path}/run as {family}, float32" in said
+    output = capsys.readouterr().out
+    assert f"step 0 of {tmp_path}/run as {family}, float32" in output
     before, after = (load_file(f"{tmp_path}/{x}/model.safetensors") for x in ("hf", "again"))
     assert_equal(after, before)
 
 
 @pytest.mark.slow
-def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
+def test_unsupported_heads_are_left_out_and_named(tmp_path):
     for model, left in (
         (bert(40, ("vocabulary", "pair", "replaced")), ["projections_replaced"]),
         (bert(40, ("vocabulary", "replaced")), []),  # an ELECTRA model
@@ -186,7 +186,7 @@ def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
         (lambda: olmoe(head_dim=8), ["'qwen3_moe'", "qk_norm_joint=True"]),
     ],
 )
-def test_a_part_that_they_would_compute_in_another_way_is_refused(make, values, tmp_path):
+def test_part_that_transformers_computes_differently_is_rejected(make, values, tmp_path):
     model = make()
     with refuses(ValueError, *values):
         write_model(str(tmp_path), model.config, random_params(model))
@@ -200,7 +200,7 @@ def test_a_part_that_they_would_compute_in_another_way_is_refused(make, values, 
         ("bert", {"norm_place": "before"}, ["norm_place='before'", "'after'"]),
     ],
 )
-def test_an_export_as_a_family_that_lacks_the_model_is_refused(name, changed, differs, tmp_path):
+def test_export_to_an_incompatible_family_is_rejected(name, changed, differs, tmp_path):
     offset = {"position_offset": 2} if name == "roberta" else {}
     config = dataclasses.replace(bert(40, ("vocabulary",), **offset).config, **changed)
     model = models.builders.model_of(config)
@@ -210,17 +210,15 @@ def test_an_export_as_a_family_that_lacks_the_model_is_refused(name, changed, di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["sequence_classification", "token_classification"])
-def test_a_decoder_that_reads_both_ways_is_not_exported_as_a_causal_one(
-    objective, tmp_path, capsys
-):
+def test_bidirectional_decoder_is_not_exported_as_causal(objective, tmp_path, capsys):
     path = write_run(tmp_path / "run", "decoder", objective, num_classes=3)
-    said = fails(capsys, f"--from={path}", f"--to=hf:{tmp_path}/there")
-    assert_named(said, "finetune_classification")
+    output = fails(capsys, f"--from={path}", f"--to=hf:{tmp_path}/there")
+    assert_named(output, "finetune_classification")
     assert not (tmp_path / "there").exists()
 
 
 @pytest.mark.slow
-def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
+def test_t5x_checkpoint_is_imported_as_a_run(tmp_path, monkeypatch):
     params = t5x_checkpoints.random_params("t5_1_1")
     t5x_checkpoints.write(tmp_path / "checkpoint_7", t5x_checkpoints.as_t5x("t5_1_1", params))
     settings = t5x_checkpoints.WIDTHS | {"scan_layers": False}
@@ -237,7 +235,7 @@ def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_export_in_bfloat16_is_half_as_large_and_read_exactly(tmp_path):
+def test_bfloat16_export_is_rounded_once_and_read_back_exactly(tmp_path):
     source, params = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run", "--dtype=bfloat16")
     assert open_saved_model(str(tmp_path / "run")).model.config.dtype == "bfloat16"
@@ -251,7 +249,7 @@ def test_an_export_in_bfloat16_is_half_as_large_and_read_exactly(tmp_path):
     assert_equal(open_saved_model(str(tmp_path / "again")).params, rounded)
 
 
-def test_a_model_in_several_files_is_read_one_tensor_at_a_time(tmp_path, monkeypatch):
+def test_sharded_model_is_imported_and_a_missing_shard_is_named(tmp_path, monkeypatch):
     source, params = written(tmp_path / "hf", llama(), shard_bytes=20_000)
     files = sorted(p.name for p in (tmp_path / "hf").glob("*.safetensors"))
     assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
@@ -271,7 +269,7 @@ print("peak", next(x.split()[1] for x in open("/proc/self/status") if x.startswi
 
 
 def peak_bytes(*arguments) -> int:
-    """Returns the peak memory of a process that does only this."""
+    """Returns the peak memory of a process that only converts with these arguments."""
     done = subprocess.run(
         [sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True
     )
@@ -279,8 +277,8 @@ def peak_bytes(*arguments) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="it says how much memory")
-def test_memory_stays_well_below_two_models(tmp_path):
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+def test_conversion_peak_memory_stays_below_two_models(tmp_path):
     """The baseline is a process that converts a tiny model."""
     written(tmp_path / "small", llama())
     large = llama(8192, emb_dim=512, mlp_dim=2048, num_layers=24)
@@ -302,7 +300,7 @@ def test_memory_stays_well_below_two_models(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_continues_from_an_import(tmp_path, capsys, monkeypatch):
+def test_training_continues_from_an_imported_model(tmp_path, capsys, monkeypatch):
     tiny.on_one_device(monkeypatch)
     params = imported(tmp_path, llama())
     data = tiny.write_documents(tmp_path / "store")
@@ -311,18 +309,18 @@ def test_training_continues_from_an_import(tmp_path, capsys, monkeypatch):
     one.values["RUN_DIR"] = str(one.dir)
     scanned = one.arguments(models__decoder__scan_layers=True)  # like the import
     tiny.run_here([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
-    said = capsys.readouterr().out.replace("\n", " ")
-    assert f"Starting from step 0 of {tmp_path}/run" in said and "initialized" not in said
+    output = capsys.readouterr().out.replace("\n", " ")
+    assert f"Starting from step 0 of {tmp_path}/run" in output and "initialized" not in output
     after = flattened(open_saved_model(str(one.dir), trusted=["tests"]).params)
     for name, x in flattened(params).items():  # The step changes almost nothing.
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
 
 
-# --- vocabularies -------------------------------------------------------------------------------
+# --- vocabularies ---------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_special_ids_match_the_tokenizer_and_nothing_is_added(tmp_path):
+def test_special_ids_match_the_tokenizer_and_none_are_added(tmp_path):
     imported(tmp_path, bert(), tokenizer=word_pieces)
     ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
     assert (ids.pad, ids.cls, ids.sep, ids.eos, ids.mask) == (0, 2, 3, 3, 4)
@@ -333,15 +331,15 @@ def test_special_ids_match_the_tokenizer_and_nothing_is_added(tmp_path):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "hf" / name).read_text()
 
 
-def test_a_full_disk_is_named(tmp_path, capsys, monkeypatch):
+def test_full_disk_error_names_the_export(tmp_path, capsys, monkeypatch):
     imported(tmp_path, llama())
 
     def full(*_):
         raise OSError(28, "No space left on device")  # like writing a file, without its name
 
     monkeypatch.setattr(convert.hugging_face.files, "_write_tensors", full)
-    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    assert_named(said, f"{tmp_path}/again", "space")
+    output = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    assert_named(output, f"{tmp_path}/again", "space")
 
 
 def run_with(tmp_path, tokenizer):
@@ -364,7 +362,7 @@ def of_words(tmp_path):
 @pytest.mark.parametrize(
     "make", [trained, lambda path: tokenization.byte_tokenizer(), hugging_faces, of_words]
 )
-def test_an_export_has_the_runs_tokenizer_with_its_special_ids(make, tmp_path, capsys):
+def test_export_has_the_tokenizer_and_special_ids_of_the_run(make, tmp_path, capsys):
     import tokenizers
 
     tokenizer = make(tmp_path)
@@ -398,7 +396,7 @@ training.Run.initial_run = "runs/before/"
 
 
 @pytest.mark.slow
-def test_an_export_of_a_run_has_a_card_and_the_settings_of_generate(tmp_path):
+def test_export_has_a_model_card_and_generation_config(tmp_path):
     path = write_run(tmp_path / "run", "decoder", "causal_lm", more=RUN, steps=(0, 4))
     scores = (
         Score("all", "tokens", 1.5, 3.0, 1400, of_tokens=True),
@@ -462,7 +460,7 @@ def hub(monkeypatch):
     return Hub
 
 
-def test_an_export_is_pushed_whole_for_its_owner_alone(tmp_path, capsys, hub):
+def test_export_is_pushed_completely_to_a_private_repository(tmp_path, capsys, hub):
     path = write_run(tmp_path / "run", "decoder", "causal_lm")
     run(f"--from={path}", f"--to=hf:{tmp_path}/mine", "--push=me/mine")
     assert "Pushed to https://hub/me/mine" in capsys.readouterr().out
@@ -477,7 +475,7 @@ def test_an_export_is_pushed_whole_for_its_owner_alone(tmp_path, capsys, hub):
     assert os.listdir(tmp_path / "other") == [".env"] and len(hub.asked) == 2
 
 
-def test_other_answers_of_the_hub_are_not_a_missing_login(hub, monkeypatch):
+def test_hub_errors_are_distinguished_from_a_missing_login(hub, monkeypatch):
     """The hub's own error, for example if it is busy, and the error of an offline setting."""
     response = mock.Mock(status_code=503, headers={})
     busy = huggingface_hub.errors.HfHubHTTPError("busy", response=response)
@@ -491,7 +489,7 @@ def test_other_answers_of_the_hub_are_not_a_missing_login(hub, monkeypatch):
         hugging_face_hub.open_repository("me/mine")
 
 
-def test_what_cannot_be_pushed_is_refused_before_the_export(tmp_path, capsys, hub, monkeypatch):
+def test_invalid_push_is_rejected_before_the_export(tmp_path, capsys, hub, monkeypatch):
     path = write_run(tmp_path / "run", "decoder", "causal_lm")
     export = f"--from={path}", f"--to=hf:{tmp_path}/mine"
     for repository, known, values in (
@@ -509,13 +507,13 @@ def test_what_cannot_be_pushed_is_refused_before_the_export(tmp_path, capsys, hu
     assert not (tmp_path / "mine").exists() and not hub.asked
 
 
-def test_an_import_or_export_into_a_bucket_is_refused(capsys):
+def test_conversion_into_a_bucket_is_rejected(capsys):
     for source, to in (("hf:exported", "gs://b/run"), ("runs/mine", "hf:gs://b/exported")):
         with exits(capsys, f"--to={to}"):
             convert.parse([f"--from={source}", f"--to={to}"])
 
 
-def test_what_came_with_an_import_is_exported_as_it_was(tmp_path):
+def test_imported_model_card_and_generation_config_are_exported_unchanged(tmp_path):
     source, _ = written(tmp_path / "hf", llama())
     kept = {"README.md": "theirs", "generation_config.json": "{}"}
     for name, text in kept.items():
@@ -525,7 +523,7 @@ def test_what_came_with_an_import_is_exported_as_it_was(tmp_path):
     assert {name: (tmp_path / "again" / name).read_text() for name in kept} == kept
 
 
-def test_an_encoder_has_no_settings_of_generate(tmp_path):
+def test_encoder_export_has_no_generation_config(tmp_path):
     more = RUN.replace("decoder", "encoder")
     bert_like = dict(num_types=0, positions="rotary", dropout_shared=False)
     path = write_run(tmp_path / "run", "encoder", "masked_lm", more=more, **bert_like)
@@ -535,7 +533,7 @@ def test_an_encoder_has_no_settings_of_generate(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_tokenizer_that_changes_text_is_exported_as_it_is(tmp_path, capsys):
+def test_normalizing_tokenizer_is_exported_as_its_sentencepiece_model(tmp_path, capsys):
     import sentencepiece
 
     path = str(tmp_path / "nfkc")
@@ -548,16 +546,16 @@ def test_a_tokenizer_that_changes_text_is_exported_as_it_is(tmp_path, capsys):
     )
     run_with(tmp_path, tokenization.sentencepiece_tokenizer(f"{path}.model", extra_ids=0))
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    said = capsys.readouterr().out
-    assert "It holds no tokenizer.json: " in said
-    assert re.search(r"It reads spiece.model, without \d+ ids that were added", said)
+    output = capsys.readouterr().out
+    assert "It holds no tokenizer.json: " in output
+    assert re.search(r"It reads spiece.model, without \d+ ids that were added", output)
     model = (tmp_path / "again" / "spiece.model").read_bytes()
     assert model == (tmp_path / "run" / "vocabulary.model").read_bytes()
     assert not (tmp_path / "again" / "tokenizer.json").exists()
 
 
 @pytest.mark.slow
-def test_ids_that_are_asked_for_get_rows_and_are_in_the_exported_tokenizer(tmp_path):
+def test_requested_special_ids_get_embedding_rows_and_are_exported(tmp_path):
     import tokenizers
 
     flags = "--sentinels=8", "--specials=R,S"
@@ -602,16 +600,16 @@ def given_tokenizer(make, tmp_path, *flags):
         (bart_model, ("--sentinels=128", "--specials=R,S,X"), "quickstart"),
     ],
 )
-def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train, tmp_path, capsys):
+def test_printed_command_trains_the_imported_model(make, flags, train, tmp_path, capsys):
     """The command begins with the names in `train`. Its gin files set up a step."""
     vocabulary = given_tokenizer(make, tmp_path, *flags)
-    said = capsys.readouterr().out
-    assert "the model's embedding 600 rows: " in said
-    assert f"pretrax predict --run={tmp_path}/run" in said
+    output = capsys.readouterr().out
+    assert "the model's embedding 600 rows: " in output
+    assert f"pretrax predict --run={tmp_path}/run" in output
     if train is None:
-        assert "pretrax train" not in said and "--specials=mask,cls,sep" in said
+        assert "pretrax train" not in output and "--specials=mask,cls,sep" in output
         return
-    (line,) = re.findall(r"^To train it further: (.*)$", said, re.MULTILINE)
+    (line,) = re.findall(r"^To train it further: (.*)$", output, re.MULTILINE)
     assert line.startswith(f"pretrax train {train} --data=")
     assert f"--gin_file={tmp_path}/run/config.gin" in line
     (tmp_path / "text.txt").write_text(inspect.getsource(convert))
@@ -623,15 +621,15 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     assert tiny.planned(one).corpus.ids == vocabulary.ids
 
 
-def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path, capsys):
+def test_tokenizer_larger_than_the_embedding_is_rejected(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama(599))
     given = f"--tokenizer={sentencepiece(tmp_path)}"
-    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", given)
-    assert_named(said, "599 rows")
+    output = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", given)
+    assert_named(output, "599 rows")
     assert not (tmp_path / "run").exists()
 
 
-def test_without_a_tokenizer_no_new_vocabulary_is_learned(tmp_path):
+def test_no_vocabulary_is_trained_for_an_import_without_a_tokenizer(tmp_path):
     imported(tmp_path, llama())
     (tmp_path / "text.txt").write_text("some text\n" * 99)
     files = ["corpora/text_files.gin", f"{tmp_path}/run/config.gin"]
@@ -641,7 +639,7 @@ def test_without_a_tokenizer_no_new_vocabulary_is_learned(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_tokenizer_that_was_given_is_exported(tmp_path):
+def test_tokenizer_given_by_flag_is_exported(tmp_path):
     vocabulary = given_tokenizer(llama, tmp_path)
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
     assert vocabularies.load_vocabulary(f"{tmp_path}/again").ids == vocabulary.ids
@@ -662,7 +660,7 @@ ESM2 = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<nu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [None, ESM2])
-def test_esm2_has_the_ids_and_the_frame_of_the_letters_of_proteins(tokens, tmp_path, capsys):
+def test_esm2_import_uses_the_protein_letter_ids_and_frame(tokens, tmp_path, capsys):
     esm2(tmp_path / "esm2", tokens)
     run(f"--from=hf:{tmp_path}/esm2", f"--to={tmp_path}/run")
     opened = open_run(str(tmp_path / "run"))
@@ -691,14 +689,14 @@ def logits_of(opened, tokens):
 
 
 @pytest.mark.slow
-def test_an_esm_with_other_tokens_has_no_letters_of_proteins(tmp_path):
+def test_esm_with_other_tokens_has_no_protein_vocabulary(tmp_path):
     esm2(tmp_path / "dna", [*ESM2[:-2], "<mask>", "AAAAAA"])
     run(f"--from=hf:{tmp_path}/dna", f"--to={tmp_path}/run")
     assert not (tmp_path / "run/vocabulary.json").exists()
 
 
 @pytest.mark.slow
-def test_names_of_classes_go_both_ways(tmp_path, capsys):
+def test_class_names_survive_import_and_export(tmp_path, capsys):
     model = bert(40, ("classes",), num_classes=2)
     source, _ = written(tmp_path / "hf", model)
     names = {"0": "no", "1": "yes"}
@@ -713,7 +711,7 @@ def test_names_of_classes_go_both_ways(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_first_bert_is_read_by_the_names_it_was_published_with(tmp_path):
+def test_original_bert_tensor_names_are_imported(tmp_path):
     source, params = written(tmp_path / "hf", bert())
 
     def older(tensors):
@@ -727,7 +725,7 @@ def test_the_first_bert_is_read_by_the_names_it_was_published_with(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_first_t5_is_read_as_it_was_published(tmp_path):
+def test_original_t5_config_and_unused_table_are_imported(tmp_path):
     """config.json has no projection, and the checkpoint has an unused table."""
     model = models.encoder_decoder(
         40, num_encoder_layers=2, num_decoder_layers=2, **SMALL, mlp_activations=("relu",),
@@ -742,7 +740,7 @@ def test_the_first_t5_is_read_as_it_was_published(tmp_path):
     assert_equal(open_saved_model(f"{tmp_path}/run").params, params)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- rejected input -------------------------------------------------------------------------------
 
 
 def changed(directory, change):
@@ -827,27 +825,27 @@ def in_files(directory, name):
         (lambda d: os.mkfifo(d / "LICENSE"), ["LICENSE", "pipe"]),
     ],
 )
-def test_a_directory_that_is_not_whole_is_refused(damage, values, tmp_path, capsys):
+def test_damaged_or_unsupported_directory_is_rejected(damage, values, tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama())
     damage(tmp_path / "hf")
     assert_named(fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run"), *values)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_link_in_a_run_directory_is_not_exported(tmp_path, capsys):
+def test_symlink_in_a_run_directory_is_not_exported(tmp_path, capsys):
     imported(tmp_path, llama())
     (tmp_path / "run" / IMPORTED / "LICENSE").symlink_to("/etc/passwd")
-    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/exported")
-    assert_named(said, "LICENSE", "/etc/passwd")
+    output = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/exported")
+    assert_named(output, "LICENSE", "/etc/passwd")
     assert not (tmp_path / "exported").exists()
 
 
-def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
+def test_tied_tensors_that_differ_are_rejected(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", bert())
     copy = {"cls.predictions.decoder.weight": np.zeros((40, 16), np.float32)}
     changed(source, lambda tensors: tensors.update(copy))
-    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
-    assert_named(said, "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
+    output = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert_named(output, "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
 
 
 @pytest.mark.parametrize(
@@ -866,52 +864,52 @@ def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
         (["--from=a", "--to=hf:b", "--sentinels=8"], ["--sentinels", "--from=a"]),
     ],
 )
-def test_bad_commands_are_refused(arguments, values, capsys, tmp_path, monkeypatch):
+def test_invalid_commands_are_rejected(arguments, values, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert_named(fails(capsys, *arguments), *values)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("flag", ["--sentinels=8", "--specials=R,S"])
-def test_special_ids_are_refused_where_they_cannot_be_had(flag, tmp_path, capsys):
+def test_special_ids_are_rejected_without_an_extensible_tokenizer(flag, tmp_path, capsys):
     source, _ = written(tmp_path / "bare", llama(1024))
-    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", flag)
-    assert_named(said, "tokenizer.json", flag.partition("=")[0])
+    output = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", flag)
+    assert_named(output, "tokenizer.json", flag.partition("=")[0])
     run_with(tmp_path, tokenization.byte_tokenizer())
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    said = fails(capsys, f"--from=hf:{tmp_path}/again", f"--to={tmp_path}/run_2", flag)
-    assert_named(said, "vocabulary.json", "--sentinels")
+    output = fails(capsys, f"--from=hf:{tmp_path}/again", f"--to={tmp_path}/run_2", flag)
+    assert_named(output, "vocabulary.json", "--sentinels")
     assert not (tmp_path / "run_2").exists()
 
 
-def test_a_second_tokenizer_is_refused(tmp_path, capsys):
+def test_second_tokenizer_is_rejected(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", bert())
     word_pieces(tmp_path / "hf")
-    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", "--tokenizer=x.model")
-    assert_named(said, "--tokenizer", "tokenizer.json")
+    output = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", "--tokenizer=x.model")
+    assert_named(output, "--tokenizer", "tokenizer.json")
 
 
 @pytest.mark.slow
-def test_a_preset_of_another_architecture_is_refused(tmp_path, capsys):
+def test_preset_of_another_architecture_is_rejected(tmp_path, capsys):
     t5x_checkpoints.write(
         tmp_path / "one", t5x_checkpoints.as_t5x("t5_1_1", t5x_checkpoints.random_params("t5_1_1"))
     )
     preset = "--model=gin_configs/models/decoder_tiny.gin"
-    said = fails(capsys, f"--from=t5x:{tmp_path}/one", f"--to={tmp_path}/run", preset)
-    assert_named(said, "decoder_tiny.gin", "encoder-decoder", "training.Run.model")
+    output = fails(capsys, f"--from=t5x:{tmp_path}/one", f"--to={tmp_path}/run", preset)
+    assert_named(output, "decoder_tiny.gin", "encoder-decoder", "training.Run.model")
 
 
-def test_an_export_that_is_refused_writes_nothing(tmp_path, capsys):
+def test_rejected_export_writes_nothing(tmp_path, capsys):
     run_with(tmp_path, tokenization.byte_tokenizer())
     config = tmp_path / "run" / "config.gin"
     config.write_text(tiny.unsealed_config(config) + "models.decoder.logit_softcap = 3.0\n")
-    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    assert "logit_softcap" in said
+    output = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    assert "logit_softcap" in output
     assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.slow
-def test_what_a_killed_conversion_left_is_written_again(tmp_path, monkeypatch):
+def test_partial_output_of_a_killed_conversion_is_replaced(tmp_path, monkeypatch):
     """Incomplete files are not read as complete, nor as the weights of another model."""
     (first, _), (second, params) = (
         written(tmp_path / str(scale), llama(), scale) for scale in (1, 2)
@@ -937,7 +935,7 @@ def test_what_a_killed_conversion_left_is_written_again(tmp_path, monkeypatch):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["import", "export"])
-def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsys, kind):
+def test_output_of_a_concurrent_process_is_kept(tmp_path, monkeypatch, capsys, kind):
     first, params = written(tmp_path / "1", llama())
     second, _ = written(tmp_path / "2", llama(), 2)
     run(f"--from=hf:{first}", f"--to={tmp_path}/a")
@@ -955,8 +953,8 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsy
         return usual(*arguments)
 
     monkeypatch.setattr(convert, step, other_process_first)
-    said = fails(capsys, f"--from={later}", f"--to={to}")
-    assert_named(said, f"{tmp_path}/both")
+    output = fails(capsys, f"--from={later}", f"--to={to}")
+    assert_named(output, f"{tmp_path}/both")
     if kind == "export":
         run(f"--from={to}", f"--to={tmp_path}/back")
     assert_equal(
@@ -965,23 +963,23 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsy
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".partial", ".lock")]
 
 
-def test_a_run_is_not_overwritten(tmp_path, capsys):
+def test_existing_run_is_not_overwritten(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
-    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
-    assert_named(said, f"{tmp_path}/run")
+    output = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert_named(output, f"{tmp_path}/run")
 
 
-def test_an_export_does_not_mix_with_another_model(tmp_path, capsys):
+def test_export_does_not_overwrite_another_model(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama(), shard_bytes=4000)  # an index and several files
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
     before = {file: file.read_bytes() for file in (tmp_path / "hf").iterdir()}
-    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{source}")
-    assert_named(said, source, "config.json")
+    output = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{source}")
+    assert_named(output, source, "config.json")
     assert before == {file: file.read_bytes() for file in (tmp_path / "hf").iterdir()}
 
 
-def test_one_file_is_read_before_an_index_of_several_as_transformers_does(tmp_path):
+def test_single_file_takes_precedence_over_a_shard_index(tmp_path):
     first, _ = written(tmp_path / "first", llama(), shard_bytes=4000)
     second, params = written(tmp_path / "second", llama(), scale=2)
     for file in (tmp_path / "first").glob("*.safetensors*"):
@@ -991,19 +989,19 @@ def test_one_file_is_read_before_an_index_of_several_as_transformers_does(tmp_pa
     assert_equal(open_saved_model(f"{tmp_path}/run").params, params)
 
 
-def test_a_model_that_no_family_has_is_refused_with_what_differs(tmp_path):
+def test_model_without_a_family_is_rejected_with_the_differing_setting(tmp_path):
     model = models.decoder(64, **SMALL, num_layers=1, logit_softcap=3.0)
     with refuses(ValueError, "llama", "logit_softcap", "3.0"):
         write_model(str(tmp_path), model.config, random_params(model))
 
 
-def test_the_settings_that_an_encoder_would_have_to_change_are_named():
+def test_encoder_without_a_family_is_rejected_with_the_differing_setting():
     model = models.encoder(64, ("vocabulary",), **SMALL, num_layers=1)
     with refuses(ValueError, "'eurobert'", "num_types=2", 0):
         family_of(model.config)
 
 
-def test_parameters_are_the_models_own():
+def test_parameter_shapes_match_the_initialized_parameters():
     """`parameter_shapes` matches the parameters that the model makes."""
     made = jax.eval_shape(llama().init, jax.random.key(0), make_batch())
     assert parameter_shapes(llama()) == {k: x.shape for k, x in flattened(nn.unbox(made)).items()}

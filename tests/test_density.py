@@ -28,24 +28,24 @@ def nodes_of_type(nodes, kind) -> list:
 
 
 @pytest.mark.slow
-def test_unrelated_values_are_assigned_in_a_line_each():
-    every = [
+def test_unrelated_values_are_assigned_on_separate_lines():
+    assignments = [
         node
         for nodes in nodes_by_file()
         for node in nodes_of_type(nodes, ast.Assign | ast.AnnAssign)
     ]
     joined = [
         node
-        for node in every
+        for node in assignments
         if isinstance(node.value, ast.Tuple)
         and isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Tuple)
     ]
-    assert len(every) > 5000 and len(joined) / len(every) <= MOST_TUPLES
+    assert len(assignments) > 5000 and len(joined) / len(assignments) <= MOST_TUPLES
 
 
 @pytest.mark.slow
-def test_names_say_what_a_value_is():
+def test_few_names_begin_with_of():
     names = [node.id for nodes in nodes_by_file() for node in nodes_of_type(nodes, ast.Name)]
     assert sum(name.startswith("of_") for name in names) <= MOST_OF_NAMES
 
@@ -73,5 +73,5 @@ def starred_local_tuples(nodes) -> int:
     return found
 
 
-def test_arguments_are_written_out():
+def test_calls_unpack_no_local_tuples():
     assert sum(map(starred_local_tuples, nodes_by_file())) <= MOST_STARRED

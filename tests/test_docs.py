@@ -101,17 +101,17 @@ PRINTED = {  # lines that a command prints
 }
 
 
-def test_every_block_says_what_it_is():
+def test_every_code_block_declares_its_language():
     for block in BLOCKS:
         assert block.language in ("sh", "python", "gin", "text"), block.place
         assert block.language != "gin" or block.file, block.place
 
 
-def test_the_readme_is_short():
+def test_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= 10_500
 
 
-def test_a_file_is_the_same_on_every_page():
+def test_example_file_is_identical_on_every_page():
     files = {}
     for block in BLOCKS:
         if block.file:
@@ -136,7 +136,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_warnings(site):
+def test_site_builds_without_warnings(site):
     reference = (site / "api/objectives/index.html").read_text()
     assert "share of noise tokens" in reference  # from a docstring's arguments
     page = (site / "objectives/span_corruption/index.html").read_text()
@@ -145,14 +145,14 @@ def test_the_site_builds_without_warnings(site):
 
 
 @pytest.mark.slow
-def test_the_sidebar_of_a_page_has_tens_of_links(site):
+def test_sidebar_has_fewer_than_60_links(site):
     for page in ("index.html", "objectives/masked_lm/index.html", "api/models/index.html"):
         sidebar = (site / page).read_text().split('<div class="md-content"')[0]
         links = re.findall(r'<a href="([^"#]*)" class="md-nav__link', sidebar)
         assert 3 < len(links) < 60, page
 
 
-# --- the reader's folder ------------------------------------------------------------------------
+# --- the reader's folder --------------------------------------------------------------------------
 
 ESM2 = dict(
     mlp_activations=("gelu_exact",),
@@ -200,24 +200,24 @@ ONE_DENOISER = ["--gin_file=objectives/span_corruption.gin", *ONE_LAYER]  # inst
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with the files of the pages, some text, and untrained models."""
-    here = tmp_path_factory.mktemp("reader")
+    reader_dir = tmp_path_factory.mktemp("reader")
     # Modes that the blocks register are removed again at the end.
     modes = unittest.mock.patch.dict(MODES)
-    with modes, pytest.MonkeyPatch.context() as patch, short_library() as few:
-        patch.chdir(here)
-        patch.syspath_prepend(str(here))
+    with modes, pytest.MonkeyPatch.context() as patch, short_library() as library_files:
+        patch.chdir(reader_dir)
+        patch.syspath_prepend(str(reader_dir))
         patch.setenv("COLUMNS", "120")
         on_one_device(patch)
         # Runs for accelerators are planned on the available devices.
         patch.setattr(planning, "check_attention", lambda model, mesh: None)
-        write_files(here, [document.read() for document in few])
+        write_files(reader_dir, [document.read() for document in library_files])
         patch.setattr(
             laws_of_comparisons, "fit", functools.partial(laws_of_comparisons.fit, resamples=10)
         )
         patch.setattr(writing, "SENTENCES", {"train": 20, "validation": 4})
         results.write("comparisons/scaling", planted.scaling())
         for name, (model, objective, settings) in RUNS.items():
-            write_run(here / f"runs/{name}", model, objective, **settings)
+            write_run(reader_dir / f"runs/{name}", model, objective, **settings)
         cli.run("prepare", ["--files=raw/*.jsonl", "--out=stores/fineweb_sample", *MORE["prepare"]])
         cli.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])
         cli.run("convert", ["--from=runs/quickstart", "--to=hf:t5-v1_1-base"])
@@ -226,60 +226,60 @@ def folder(tmp_path_factory):
         os.remove("t5-v1_1-base/vocabulary.json")
         os.remove("t5-v1_1-base/pretrax_checksums.json")
         os.remove("t5-v1_1-base/pretrax_prompt_forms.json")
-        yield here
+        yield reader_dir
 
 
-def write_files(here: Path, texts: list[str]):
+def write_files(reader_dir: Path, texts: list[str]):
     for block in BLOCKS:
         if block.file:
-            (here / block.file).write_text(block.text)
+            (reader_dir / block.file).write_text(block.text)
     lines = [f"Line {i} says that {i} and {i} are {2 * i}.\n" for i in range(400)]
-    for name, of_it in (("train", lines), ("heldout", lines[:40])):
-        (here / f"{name}.txt").write_text("".join(of_it))
-        (here / f"{name}.tsv").write_text("".join(f"{x[:-1]}\tyes\n" for x in of_it))
-    (here / "more").mkdir()
+    for name, selected in (("train", lines), ("heldout", lines[:40])):
+        (reader_dir / f"{name}.txt").write_text("".join(selected))
+        (reader_dir / f"{name}.tsv").write_text("".join(f"{x[:-1]}\tyes\n" for x in selected))
+    (reader_dir / "more").mkdir()
     for name in ("data", "texts"):
-        (here / name).mkdir()
+        (reader_dir / name).mkdir()
         for i, text in enumerate(texts):
-            (here / f"{name}/{i}.txt").write_text(text)
-    (here / "shakespeare.txt").write_text("".join(lines))
-    with gzip.open(here / "more/lines.jsonl.gz", "wt") as file:
+            (reader_dir / f"{name}/{i}.txt").write_text(text)
+    (reader_dir / "shakespeare.txt").write_text("".join(lines))
+    with gzip.open(reader_dir / "more/lines.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
-    (here / "weighted").mkdir()
+    (reader_dir / "weighted").mkdir()
     weighted = [json.dumps({"text": text, "weights": [[0, 9, 0.1]]}) + "\n" for text in texts]
-    (here / "weighted/lines.jsonl").write_text("".join(weighted))
+    (reader_dir / "weighted/lines.jsonl").write_text("".join(weighted))
     for name in ("genomes", "proteins", "transcripts"):
-        (here / name).mkdir()
+        (reader_dir / name).mkdir()
     for name, count in (("yeast", 3), ("worm", 1)):
         letters = np.random.default_rng(count).choice([*"ACGTacgt"], (count, 9000))
         records = [f">chr{i}\n{''.join(chosen)}\n" for i, chosen in enumerate(letters)]
-        with gzip.open(here / f"genomes/{name}.fa.gz", "wt") as file:
+        with gzip.open(reader_dir / f"genomes/{name}.fa.gz", "wt") as file:
             file.writelines(records)
     proteins = [f">p{i}\n{'MKTAYIAKQRQISFVKSHFSRQ' * (i + 2)}\n" for i in range(40)]
-    (here / "proteins/mine.fasta").write_text("".join(proteins))
+    (reader_dir / "proteins/mine.fasta").write_text("".join(proteins))
     transcripts = [f">t{i}\n{'ACGU' * (i + 20)}\n" for i in range(40)]
-    (here / "transcripts/mine.fa").write_text("".join(transcripts))
-    (here / "clusters.tsv").write_text("".join(f"p{i // 4 * 4}\tp{i}\n" for i in range(40)))
-    (here / "raw").mkdir()
+    (reader_dir / "transcripts/mine.fa").write_text("".join(transcripts))
+    (reader_dir / "clusters.tsv").write_text("".join(f"p{i // 4 * 4}\tp{i}\n" for i in range(40)))
+    (reader_dir / "raw").mkdir()
     lines = [json.dumps({"text": text}) + "\n" for text in topics.topics.values()]
-    (here / "raw/topics.jsonl").write_text("".join(lines))
-    (here / "CoLA").mkdir()
+    (reader_dir / "raw/topics.jsonl").write_text("".join(lines))
+    (reader_dir / "CoLA").mkdir()
     for name in ("train", "dev"):
         lines = "".join(f"gj04\t{i % 2}\t\tLine {i} is here.\n" for i in range(12))
-        (here / f"CoLA/{name}.tsv").write_text(lines)
+        (reader_dir / f"CoLA/{name}.tsv").write_text(lines)
     for name, letters, mutant in (("protein", "MKTAYIAKQR", "K2R"), ("promoter", "ACGTTG", "A1C")):
-        (here / f"{name}.fasta").write_text(f">{name}\n{letters}\n")
-        (here / f"{name}_variants.csv").write_text(f"mutant,DMS_score\n{mutant},0.5\n")
-    (here / "genes.bed").write_text("chr0\t120\t300\texon\nchr0\t300\t450\tintron\n")
-    write_slowrun(here, texts)
-    (here / "train_10M").mkdir()
-    (here / "train_10M/childes.train").write_text("".join(texts))
-    (here / "in.jsonl").write_text('{"text": "a <extra_id_0> b"}\n')
-    (here / "questions.jsonl").write_text('{"question": "What is 2 + 2?"}\n')
-    (here / "examples.jsonl").write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
+        (reader_dir / f"{name}.fasta").write_text(f">{name}\n{letters}\n")
+        (reader_dir / f"{name}_variants.csv").write_text(f"mutant,DMS_score\n{mutant},0.5\n")
+    (reader_dir / "genes.bed").write_text("chr0\t120\t300\texon\nchr0\t300\t450\tintron\n")
+    write_slowrun(reader_dir, texts)
+    (reader_dir / "train_10M").mkdir()
+    (reader_dir / "train_10M/childes.train").write_text("".join(texts))
+    (reader_dir / "in.jsonl").write_text('{"text": "a <extra_id_0> b"}\n')
+    (reader_dir / "questions.jsonl").write_text('{"question": "What is 2 + 2?"}\n')
+    (reader_dir / "examples.jsonl").write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
 
 
-def write_slowrun(here: Path, texts: list[str]):
+def write_slowrun(reader_dir: Path, texts: list[str]):
     """Writes what Slowrun's prepare_data.py and the program of the page write."""
     import tokenizers
 
@@ -290,20 +290,20 @@ def write_slowrun(here: Path, texts: list[str]):
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.add_special_tokens(["<|endoftext|>"])
-    (here / "fineweb_data").mkdir()
-    tokenizer.save(str(here / "fineweb_data/tokenizer.json"))
+    (reader_dir / "fineweb_data").mkdir()
+    tokenizer.save(str(reader_dir / "fineweb_data/tokenizer.json"))
     documents = [[bos, *tokenizer.encode(text).ids] for text in texts]
     tokens = np.array(list(itertools.chain(*documents)), np.uint16)
     for split in ("train", "val"):
-        tokens.tofile(here / f"fineweb_data/{split}.bin")
+        tokens.tofile(reader_dir / f"fineweb_data/{split}.bin")
         if importlib.util.find_spec("torch"):
             import torch
 
             saved = {"tokens": torch.from_numpy(tokens), "bos_id": bos}
-            torch.save(saved, here / f"fineweb_data/fineweb_{split}.pt")
+            torch.save(saved, reader_dir / f"fineweb_data/fineweb_{split}.pt")
 
 
-# --- what runs ----------------------------------------------------------------------------------
+# --- commands and blocks that run -----------------------------------------------------------------
 
 
 def layer_of(model: str) -> list[str]:
@@ -377,20 +377,20 @@ NEEDED = {"my_grain": "grain", "my_equinox": "equinox", "runs/equinox": "equinox
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{COMMANDS[c]} {c[:40]}")
-def test_a_command(folder, command, capsys):
+def test_documented_command_runs(folder, command, capsys):
     for part, package in NEEDED.items():
         if part in command:
             pytest.importorskip(package, reason=f"pip install {package}")
     capsys.readouterr()
     for word, *arguments in parts_of(command):
         TOOLS[word](arguments)
-    said = capsys.readouterr().out.splitlines() if command in PRINTED else []
-    said = iter([line[:RULE] if "──" in line else line.rstrip() for line in said])
+    output = capsys.readouterr().out.splitlines() if command in PRINTED else []
+    output = iter([line[:RULE] if "──" in line else line.rstrip() for line in output])
     for line in PRINTED.get(command, []):
-        assert line in said, line  # in order
+        assert line in output, line  # in order
 
 
-def test_the_textbooks_examples_say_what_they_print():
+def test_textbook_commands_show_their_output():
     assert len(PRINTED) == sum(block.language == "sh" for block in EXAMPLES) > 15
 
 
@@ -415,7 +415,7 @@ def parts_of(command: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     "block", [b for b in BLOCKS if b.language == "python" and not b.file], ids=lambda b: b.place
 )
-def test_a_block_of_python(folder, block, monkeypatch):
+def test_documented_python_block_runs(folder, block, monkeypatch):
     def two_steps(run):
         optimizer = Partial(
             optimizers.adamw, learning_rate=Partial(optimizers.warmup_constant, peak=0.1)
@@ -434,7 +434,7 @@ def test_a_block_of_python(folder, block, monkeypatch):
 
 
 @pytest.mark.slow
-def test_objectives_as_seqio_tasks(folder):
+def test_documented_objective_tasks_give_seqio_features(folder):
     import seqio
 
     importlib.import_module("my_objective_tasks")
@@ -446,7 +446,7 @@ def test_objectives_as_seqio_tasks(folder):
 
 
 @pytest.mark.slow
-def test_a_batch_for_pytorch(tmp_path, monkeypatch):
+def test_documented_torch_batch_has_torch_shapes_and_types(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
     (block,) = (block for block in BLOCKS if block.file == "torch_batch.py")
     (tmp_path / block.file).write_text(block.text)
@@ -457,7 +457,7 @@ def test_a_batch_for_pytorch(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_trainer_of_transformers(folder):
+def test_documented_transformers_trainer_takes_two_steps(folder):
     pytest.importorskip("accelerate", reason="pip install -e '.[parity]'")
     texts = ["import os, sys, and a </s>, an [X] and an <extra_id_0> that a text may hold"] * 16
     trainer = importlib.import_module("train_spans").train(texts, "t5-v1_1-base")
@@ -465,7 +465,7 @@ def test_a_trainer_of_transformers(folder):
 
 
 @pytest.mark.slow
-def test_an_export_fills_blanks_in_transformers(folder):
+def test_export_fills_blanks_in_transformers_like_the_run(folder):
     pytest.importorskip("torch", reason="pip install -e '.[parity]'")
     pytest.importorskip("transformers", reason="pip install -e '.[parity]'")
     text = "import <extra_id_0> as np"
@@ -477,7 +477,7 @@ def test_an_export_fills_blanks_in_transformers(folder):
 
 
 @pytest.mark.slow
-def test_a_task_of_the_harness(folder):
+def test_documented_harness_task_is_scored(folder):
     pytest.importorskip("lm_eval", reason="pip install -e '.[lm-eval]'")
     datasets = importlib.import_module("datasets")
     lines = datasets.Dataset.from_list([{"text": "import os, sys"}, {"text": "def open("}])

@@ -32,7 +32,7 @@ NAMES = {
 @pytest.mark.parametrize(
     "name", [name for name, file in MODULES.items() if ">>> " in file.read_text("utf-8")]
 )
-def test_examples_give_what_they_say(name, tmp_path, monkeypatch):
+def test_docstring_examples_give_the_stated_results(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # an example may write a file
     module, report = importlib.import_module(name), []
     runner = doctest.DocTestRunner(optionflags=FLAGS)
@@ -51,7 +51,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_every_field_of_a_public_record_is_described(record):
+def test_every_field_of_a_public_record_is_documented(record):
     """`help` and the API reference show the types and the defaults from the annotations."""
     described = inspect.getdoc(record).partition("Attributes:\n")[2]
     entries = dict(re.findall(r"^  (\w+)(?: \(.+?\))?: (\S.*)", described, re.MULTILINE))

@@ -91,12 +91,12 @@ def fails(capsys, *arguments) -> str:
     return " ".join(error_of(capsys, evaluate.main, arguments).split())
 
 
-# --- tasks of SeqIO -----------------------------------------------------------------------------
+# --- tasks of SeqIO -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["colors", "colors_ids"])
-def test_examples_are_texts(name):
+def test_examples_are_decoded_to_texts(name):
     (task,) = evaluation_tasks("", names=[name])
     assert (task.texts, task.targets) == (list("efgh"), ["red", "green", "blue", "red"])
     # The most frequent answer of the training examples.
@@ -107,20 +107,20 @@ def test_examples_are_texts(name):
     assert first.texts == list("abc")
 
 
-def test_a_baseline_of_a_long_task_says_what_it_was_counted_in(monkeypatch):
+def test_baseline_of_a_long_task_names_the_counted_examples(monkeypatch):
     monkeypatch.setattr("pretrax.tasks.seqio_evaluation.MAX_COUNTED", 2)
     (task,) = evaluation_tasks("", names=["colors"])
     assert task.guessed_from == "the first 2 examples of training"
 
 
-def test_a_task_without_training_examples():
+def test_baseline_without_training_examples_uses_the_evaluated_ones():
     """Evaluation suites have such tasks. Their baseline is counted in the evaluated examples."""
     register("colors_unseen", [task_metrics.accuracy], splits=["validation"])
     (task,) = evaluation_tasks("", names=["colors_unseen"])
     assert (task.guess, task.guessed_from) == ("red", "these examples")
 
 
-def test_metrics_of_seqio_are_numbers_and_others_are_named():
+def test_scalar_seqio_metrics_are_kept_and_unsupported_ones_warned_about():
     def rich(targets, predictions):
         return {"right": seqio.metrics.Scalar(0.5), "shown": seqio.metrics.Text("a"), "n": 2}
 
@@ -134,7 +134,7 @@ def test_metrics_of_seqio_are_numbers_and_others_are_named():
 
 
 @pytest.mark.slow
-def test_a_mixture_is_its_tasks_and_none_comes_twice():
+def test_mixture_expands_to_its_tasks_without_duplicates():
     found = evaluation_tasks("", names=["colors", "all_colors"])
     assert [task.name for task in found] == ["colors", "colors_ids"]
 
@@ -161,12 +161,12 @@ def test_answers_are_postprocessed_with_their_examples(monkeypatch):
         (dict(names=["colors"], examples=0), ["'colors'", "'validation'"]),
     ],
 )
-def test_tasks_that_cannot_be_scored(settings, values):
+def test_unscorable_tasks_are_rejected(settings, values):
     with refuses(ValueError, *values):
         evaluation_tasks("", **settings)
 
 
-# --- the command line ---------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def kept(directory, name="metrics"):
 
 
 @pytest.mark.slow
-def test_tasks_of_a_run(answering, capsys):
+def test_mixture_scores_are_printed_and_stored(answering, capsys):
     out = run(capsys, f"--run={answering}", "--task=all_colors", "--examples=3", "--beams=2")
     assert out[0].startswith(f"{answering}: respond, validation, 3 examples, 3 examples")
     table = [line.split() for line in out[1:5]]
@@ -200,7 +200,7 @@ def test_tasks_of_a_run(answering, capsys):
 
 
 @pytest.mark.slow
-def test_a_task_of_a_cache(answering, capsys, tmp_path):
+def test_cached_task_needs_its_cache_directory(answering, capsys, tmp_path):
     task = seqio.TaskRegistry.get("colors")
     steps = [seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(required=True)]
     cached = task.replace(name="colors_cached", preprocessors=steps)
@@ -216,7 +216,7 @@ def test_a_task_of_a_cache(answering, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_checkpoints_of_a_run(answering, capsys):
+def test_chosen_checkpoints_are_scored(answering, capsys):
     run(capsys, f"--run={answering}", "--task=colors", "--examples=1", "--max_new=2")
     before = len(kept(answering))
     run(capsys, f"--run={answering}", "--task=colors_ids", "--all_checkpoints", "--max_new=2")
@@ -227,7 +227,7 @@ def test_checkpoints_of_a_run(answering, capsys):
 
 
 @pytest.mark.slow
-def test_a_classifier(tmp_path, capsys):
+def test_classifier_answers_with_its_class_names(tmp_path, capsys):
     directory = write_run(
         tmp_path, "encoder", "sequence_classification", classes=CLASSES, num_classes=3
     )
@@ -237,7 +237,7 @@ def test_a_classifier(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_labeled_text_of_a_file(tmp_path, capsys):
+def test_classifier_is_scored_on_a_labeled_file(tmp_path, capsys):
     directory = write_run(
         tmp_path / "run", "encoder", "sequence_classification", classes=CLASSES, num_classes=3
     )
@@ -261,7 +261,9 @@ def test_labeled_text_of_a_file(tmp_path, capsys):
     "objective, heads, predicted",
     [("sequence_regression", 1, "number"), ("token_classification", 3, "word")],
 )
-def test_labels_are_not_numbers_or_tags(tmp_path, capsys, objective, heads, predicted):
+def test_labeled_file_is_rejected_for_regression_and_tagging(
+    tmp_path, capsys, objective, heads, predicted
+):
     directory = write_run(tmp_path / "run", "encoder", objective, num_classes=heads)
     file = tmp_path / "a.tsv"
     file.write_text("text\tlabel\na\t0.5\n")
@@ -270,7 +272,7 @@ def test_labels_are_not_numbers_or_tags(tmp_path, capsys, objective, heads, pred
 
 
 @pytest.mark.slow
-def test_mistakes_are_reported_in_a_line(answering, capsys, tmp_path):
+def test_invalid_commands_are_rejected(answering, capsys, tmp_path):
     masked = write_run(tmp_path / "masked", "encoder", "masked_lm")
     for run_dir, options, values in (
         (answering, [], ["--task=NAME", "--labeled=FILE", "--heldout"]),
@@ -304,7 +306,7 @@ def test_mistakes_are_reported_in_a_line(answering, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["--heldout", "--task=colors"])
-def test_the_latest_checkpoint_is_found_when_it_is_read(tmp_path, kind):
+def test_latest_checkpoint_is_resolved_when_it_is_read(tmp_path, kind):
     """A run that is still training may remove its previous checkpoint."""
     directory = write_run(tmp_path, "decoder", "causal_lm", steps=(3, 8))
     (step,) = evaluate.steps_of(evaluate.parse([f"--run={directory}", kind]))
@@ -312,11 +314,11 @@ def test_the_latest_checkpoint_is_found_when_it_is_read(tmp_path, kind):
     assert open_saved_model(directory, step).step == 9
 
 
-# --- held-out text ------------------------------------------------------------------------------
+# --- held-out text --------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_heldout_figures_match_the_run(tmp_path, capsys):
+def test_heldout_losses_match_the_losses_logged_in_training(tmp_path, capsys):
     one = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "data"), STEPS=4)
     one.here(capsys, training__Run__evaluate_every=2, training__Run__checkpoint_every=2)
     trusted = f"--trust={tiny.__name__}"
@@ -348,7 +350,7 @@ def words(subject, *, of: str = "checkpoint", times: int = 1) -> list[Figure]:
     return [Figure("words", subject.step * times, "words", HIGHER, 0.5, f"not of {of}")]
 
 
-def test_eval_metrics_by_name(answering, capsys, monkeypatch):
+def test_eval_metric_is_computed_by_name_with_its_settings(answering, capsys, monkeypatch):
     monkeypatch.setitem(EVAL_METRICS, "words", words)
     arguments = f"--run={answering}", "--eval_metric=words", "--all_checkpoints"
     out = run(capsys, *arguments, "--gin.words.times=2", "--gin.mine.words.of='text'")
@@ -376,7 +378,7 @@ def test_eval_metrics_by_name(answering, capsys, monkeypatch):
         assert_named(fails(capsys, *arguments, f"--gin.{setting}"), *values)
 
 
-# --- fine-tuning that is scored as it goes ------------------------------------------------------
+# --- fine-tuning that is scored as it goes --------------------------------------------------------
 
 FINETUNING = """
 from __gin__ import dynamic_registration
@@ -425,20 +427,20 @@ seqio_evaluation.evaluation_tasks.names = ["all_colors"]
 
 
 @pytest.mark.slow
-def test_fine_tuning_is_scored_as_it_goes(tmp_path, capsys):
+def test_fine_tuning_scores_tasks_during_training(tmp_path, capsys):
     config = tmp_path / "tuning.gin"
     config.write_text(FINETUNING)
     directory = str(tmp_path / "run")
     tiny.run_here([f"--gin_file={config}", f"--gin.RUN_DIR={directory!r}"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     scored = [line for line in read_metrics(directory) if "task/colors/accuracy" in line]
     assert [line["step"] for line in scored] == [2, 4]
     for line in scored:
         assert {"task/colors_ids/log_likelihood", "heldout/all/tokens"} <= line.keys()
         assert line["baseline/task/colors/accuracy"] == 0.25
         assert "baseline/task/colors_ids/log_likelihood" not in line
-    assert "step 2 task/colors/accuracy: 0" in re.sub(" +", " ", said)
-    assert "(the most frequent answer: 0.25)" in said
+    assert "step 2 task/colors/accuracy: 0" in re.sub(" +", " ", output)
+    assert "(the most frequent answer: 0.25)" in output
     # The scores during training equal the scores of the last checkpoint.
     run(capsys, f"--run={directory}", "--task=colors_ids")
     (line,) = kept(directory)

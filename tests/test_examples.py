@@ -25,30 +25,30 @@ def folder(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_every_example_is_run():
+def test_every_example_has_a_test():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*OBJECTIVES, *PROGRAMS}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", OBJECTIVES)
-def test_an_objective_obeys_the_laws(module, capsys):
+def test_example_objective_obeys_the_laws(module, capsys):
     cli.run("check", [f"{module}.{OBJECTIVES[module]}"])
     assert "All laws hold" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_an_objective_with_a_head_is_trained(folder, capsys, monkeypatch):
+def test_example_objective_with_a_head_is_trained(folder, capsys, monkeypatch):
     on_one_device(monkeypatch)
     small = ["sequence_lengths={'decoder': 64}", "batch_size=8", "heldout_tokens=400"]
     settings = [f"--gin.training.Run.{line}" for line in small]
     settings += ["--gin.models.decoder.num_layers=1", "--gin.models.decoder.scan_layers=False"]
     cli.run("train", [f"--gin_file={EXAMPLES}/objective_with_head.gin", "--steps=2", *settings])
-    said = capsys.readouterr().out
-    assert "Done. runs/with_head holds" in said and "distance_accuracy" in said
+    output = capsys.readouterr().out
+    assert "Done. runs/with_head holds" in output and "distance_accuracy" in output
 
 
 @pytest.mark.slow
-def test_a_training_loop(folder, monkeypatch, capsys):
+def test_example_training_loop_learns(folder, monkeypatch, capsys):
     program = importlib.import_module("train_loop")
     monkeypatch.setattr(program, "LENGTHS", {"decoder": 32})
     monkeypatch.setattr(program, "BATCH_SIZE", 4)
@@ -85,7 +85,7 @@ def test_a_training_loop(folder, monkeypatch, capsys):
         ),
     ],
 )
-def test_a_training_loop_with_another_objective(
+def test_example_training_loop_runs_other_objectives(
     monkeypatch, name, model, lengths, mode, text, field
 ):
     """The file's comment names the first and the last of these objectives."""
@@ -103,7 +103,7 @@ def test_a_training_loop_with_another_objective(
 
 
 @pytest.mark.slow
-def test_a_training_loop_in_pytorch(monkeypatch, capsys):
+def test_example_pytorch_training_loop_learns(monkeypatch, capsys):
     pytest.importorskip("torch", reason="pip install -e '.[parity]'")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     losses = importlib.import_module("train_loop_torch").train(steps=12)

@@ -62,8 +62,8 @@ CASES = {
 def converted(capsys, *arguments) -> list[str]:
     """Converts a model, and returns the printed commands that apply it."""
     convert.main(list(arguments))
-    said = capsys.readouterr().out
-    (command,) = re.findall(r"^To apply .*?: (pretrax predict .*)$", said, re.MULTILINE)
+    output = capsys.readouterr().out
+    (command,) = re.findall(r"^To apply .*?: (pretrax predict .*)$", output, re.MULTILINE)
     return shlex.split(command)[2:]
 
 
@@ -87,7 +87,7 @@ def there_and_back(name, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_an_import_of_an_export_answers_as_the_run(name, tmp_path, capsys):
+def test_reimported_export_answers_like_the_run(name, tmp_path, capsys):
     given, again = there_and_back(name, tmp_path, capsys)
     expected = answered(capsys, given)
     assert expected[0] == CASES[name][2]
@@ -95,13 +95,13 @@ def test_an_import_of_an_export_answers_as_the_run(name, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_noise_is_recorded_by_its_name(tmp_path, capsys):
+def test_noise_is_recorded_by_its_name(tmp_path, capsys):
     there_and_back("uniform_diffusion", tmp_path, capsys)
     record = json.loads((tmp_path / "there" / PROMPT_RECORD).read_text())["prompt_forms"]
     assert record == [{"mode": "denoise", "noise": {"name": "UniformNoise", "lowest": 0.001}}]
 
 
-def test_token_ids_of_numpy_are_recorded(tmp_path):
+def test_numpy_token_ids_are_recorded(tmp_path):
     model = tiny.decoder()
     before = np.array([3, 4], np.int32)
     form = PromptForm("continue", before=tuple(before), causal=True)
@@ -128,7 +128,7 @@ def test_every_built_in_mode_is_recorded(tmp_path):
         assert read_prompt_record(tmp_path, tiny.IDS, model) == (PromptForm(name),)
 
 
-def test_a_mode_of_a_users_own_module_is_not_recorded(tmp_path, monkeypatch):
+def test_mode_of_a_user_module_is_not_recorded(tmp_path, monkeypatch):
     monkeypatch.setitem(MODES, "mine", dataclasses.replace(MODES["continue"], answer=mine))
     model = tiny.decoder()
     forms = [PromptForm("mine"), PromptForm("continue", causal=True)]
@@ -137,7 +137,7 @@ def test_a_mode_of_a_users_own_module_is_not_recorded(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_mode_whose_head_is_left_out_is_not_recorded(tmp_path, capsys):
+def test_mode_whose_head_is_not_exported_is_not_recorded(tmp_path, capsys):
     run = write_run(tmp_path / "run", "encoder", "insertion_lm", **ROTARY)
     convert.main([f"--from={run}", f"--to=hf:{tmp_path}/there"])
     assert "Modes that an import of it lacks: insert." in capsys.readouterr().out
@@ -156,7 +156,7 @@ def test_a_mode_whose_head_is_left_out_is_not_recorded(tmp_path, capsys):
         (bert, {}, "embed", ""),
     ],
 )
-def test_a_published_model_is_shown_as_its_family_learned(
+def test_published_model_gets_the_default_mode_of_its_family(
     make, fields, mode, blank, tmp_path, capsys
 ):
     source, _ = written(tmp_path / "hf", make(700), extra=fields)
@@ -202,7 +202,9 @@ NOISE = {"name": "UniformNoise", "lowest": 0.001}
         ({"mode": "infill"}, PROMPT_RECORD),
     ],
 )
-def test_a_record_that_is_not_of_the_model_is_refused(record, named, export, tmp_path, capsys):
+def test_prompt_record_that_does_not_fit_the_model_is_rejected(
+    record, named, export, tmp_path, capsys
+):
     text = json.dumps(sealed({"prompt_forms": record}))
     (export / PROMPT_RECORD).write_text(text)
     with exits(capsys, PROMPT_RECORD, named, "--mode"):
@@ -210,14 +212,14 @@ def test_a_record_that_is_not_of_the_model_is_refused(record, named, export, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_a_record_of_another_kind_is_refused(export, tmp_path, capsys):
+def test_malformed_prompt_record_is_rejected(export, tmp_path, capsys):
     for text in ("[", "[]", '{"prompt_forms": [], "crc32": 1}', '{"forms": []}', "[" * 10**5):
         (export / PROMPT_RECORD).write_text(text)
         with exits(capsys, PROMPT_RECORD):
             convert.main([f"--from=hf:{export}", f"--to={tmp_path}/run"])
 
 
-def test_a_link_in_place_of_a_record_is_refused(export, tmp_path, capsys):
+def test_symlinked_prompt_record_is_rejected(export, tmp_path, capsys):
     (tmp_path / "elsewhere.json").write_text(json.dumps({"prompt_forms": [FORM]}))
     (export / PROMPT_RECORD).unlink(missing_ok=True)
     (export / PROMPT_RECORD).symlink_to(tmp_path / "elsewhere.json")

@@ -38,7 +38,7 @@ def lowered(one):
         return state, step.lower(lowering_platforms=("tpu",))
 
 
-def test_no_file_binds_a_name_twice():
+def test_no_gin_file_binds_a_name_twice():
     """Readers would see the first value, but it would have no effect."""
     for path in Path("gin_configs").glob("*/*.gin"):
         names = BINDING.findall(path.read_text())
@@ -57,7 +57,7 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
 
 
 @pytest.mark.slow
-def test_shakespeare_chars_is_nanogpts_run_for_a_cpu(tmp_path):
+def test_shakespeare_chars_matches_the_cpu_run_of_nanogpt(tmp_path):
     (tmp_path / "text.txt").write_text("To be, or not to be, that is the question:\n" * 100)
     files = [f"FILES = '{tmp_path}/text.txt'", f"RUN_DIR = '{tmp_path}/run'"]
     run = read_run(["runs/shakespeare_chars.gin"], files)
@@ -65,9 +65,8 @@ def test_shakespeare_chars_is_nanogpts_run_for_a_cpu(tmp_path):
     assert "the last 10% of the tokens" in one.corpus.summary
     assert (one.run.batch_size, one.run.steps, one.packing.limits[0].raw) == (12, 2000, 64)
     params = abstract_state_of(one).shapes.params
-    # 4 layers of 12 squares of the width, positions, and 9 norms. nanoGPT counts 795,904
-    # parameters,
-    # without positions and with its embedding of 65 characters.
+    # nanoGPT counts 795,904 parameters, excluding positions and including its embedding of 65
+    # characters.
     embedding = params["token_embedding"].size
     assert sum(x.size for x in jax.tree.leaves(params)) - embedding == 795_904 + 64 * 128 - 65 * 128
 
@@ -80,7 +79,7 @@ def steps():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda path: path.stem)
-def test_objective_trains_on_some_laptop_run(objective, steps):
+def test_step_of_each_objective_traces_on_its_laptop_run(objective, steps):
     small = f"runs/{run_of(objective.stem)}.gin"
     run = read_run([small, str(objective)])
     if run == read_run([small]):  # The test above lowers its step.
@@ -103,7 +102,7 @@ def test_objective_trains_on_some_laptop_run(objective, steps):
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)
-def test_a_run_opens_with_its_command(run):
+def test_gin_run_begins_with_its_command(run):
     assert run.read_text().startswith("# pretrax train")
 
 

@@ -78,12 +78,12 @@ def checksum(file: str) -> str:
     return hashlib.sha256("\n".join(settings_of(file)).encode()).hexdigest()[:8]
 
 
-def test_every_gin_file_is_pinned():
+def test_every_gin_file_has_a_checksum():
     assert sorted(json.loads(PINNED.read_text())) == FILES, "python -m tests.test_gin_settings"
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_gin_file_gives_the_settings_that_are_pinned(file):
+def test_gin_file_settings_match_their_checksum(file):
     found, pinned = checksum(file), json.loads(PINNED.read_text()).get(file)
     assert found == pinned, (
         f"{file} gives other settings than those pinned in {PINNED.name}. To see them: "

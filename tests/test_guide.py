@@ -75,12 +75,12 @@ def checked(tmp_path, **settings):
 
 
 @pytest.mark.slow
-def test_the_pages_are_drawn_from_the_results():
+def test_guide_pages_are_up_to_date():
     for name, text in guide.drawn(DOCS).items():
         assert (DOCS / name).read_text() == text, f"{name}: run python docs/guide.py"
 
 
-def test_without_results_every_cell_says_so(tmp_path):
+def test_guide_without_results_marks_every_check_as_not_measured(tmp_path):
     pages = drawn(tmp_path)
     pictures = {claims.PICTURE, claims.PHONE_PICTURE}
     assert set(pages) == {guide.PAGE, guide.FOUND, guide.READING, *pictures}
@@ -91,14 +91,14 @@ def test_without_results_every_cell_says_so(tmp_path):
 
 
 @pytest.mark.slow
-def test_all_results_leave_no_comparison_open(tmp_path):
+def test_guide_has_a_page_for_every_comparison_with_results(tmp_path):
     pages = drawn(tmp_path, **{name: planted.results(["a", "b"], seeds=[0]) for name in NAMES})
     assert sum(page.endswith(".md") for page in pages) == 3 + len(NAMES)
     assert {one.comparison for one in guide.SETTINGS} == set(KEPT) - {guide.MATRIX, CONTROLS.name}
 
 
 @pytest.mark.slow
-def test_a_check_follows_its_result_alone(tmp_path):
+def test_verdict_of_a_check_follows_its_result(tmp_path):
     better = checked(tmp_path, effects={("masked", PAIRS): 0.2})
     assert better.startswith("**agrees**: +0.") and "5 seeds" in better
     assert "[finetune](comparisons/objectives.md)" in better
@@ -111,12 +111,12 @@ def test_a_check_follows_its_result_alone(tmp_path):
     )
 
 
-def test_the_page_of_choices_is_short():
+def test_page_of_choices_is_short():
     assert len((DOCS / guide.PAGE).read_text().split()) <= 2200
     assert "no eval metric measures this" not in (DOCS / guide.PAGE).read_text().lower()
 
 
-def test_settings_are_in_three_groups(tmp_path):
+def test_settings_are_grouped_by_significance_and_informativeness(tmp_path):
     below = {(variant, name): sign for variant in ("15%", "40%") for name, sign in BELOW.items()}
     some = {
         "masking_rate": {("40%", PAIRS): 0.3},
@@ -138,7 +138,7 @@ def test_settings_are_in_three_groups(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_map_marks_what_is_significant_and_what_is_not_informative(tmp_path):
+def test_heat_map_marks_significant_and_uninformative_cells(tmp_path):
     def cells(**settings):
         made = planted.results(["masked", "causal"], reference="masked", **settings)
         return drawn(tmp_path, objectives=made)[guide.HEAT_MAP]
@@ -149,7 +149,7 @@ def test_the_map_marks_what_is_significant_and_what_is_not_informative(tmp_path)
     assert cells(effects={(v, PAIRS): -0.3 for v in ("masked", "causal")}).count("<pattern") == 1
 
 
-def test_a_page_has_its_charts(tmp_path):
+def test_comparison_page_has_its_charts(tmp_path):
     pages = drawn(tmp_path, masking_rate=planted.results(["a", "b"]))
     files = [f"masking_rate/{name}.svg" for name in ("minimal_pairs", "bits_per_byte", "classify")]
     for file in files:
@@ -159,7 +159,7 @@ def test_a_page_has_its_charts(tmp_path):
         assert picture.count("<svg") == 1 and "higher is better" in picture or "lower" in picture
 
 
-def test_drawn_again_it_is_the_same(tmp_path):
+def test_drawing_the_guide_twice_changes_nothing(tmp_path):
     once = drawn(tmp_path, masking_rate=planted.results(["a", "b"]))
     (tmp_path / guide.PAGE).write_text(once[guide.PAGE])
     assert guide.drawn(tmp_path) == once
@@ -168,7 +168,7 @@ def test_drawn_again_it_is_the_same(tmp_path):
 CHECKS = [one for task in guide.TASKS for one in task.checks]
 
 
-def test_the_guide_has_every_kept_comparison_and_every_paper():
+def test_guide_covers_every_stored_comparison_and_cited_paper():
     settings = {one.comparison for one in guide.SETTINGS}
     assert settings | {guide.MATRIX, CONTROLS.name} == set(KEPT)
     texts = [*(one.evidence for one in guide.TASKS), *(one.literature for one in guide.SETTINGS)]
@@ -176,7 +176,7 @@ def test_the_guide_has_every_kept_comparison_and_every_paper():
     assert cited | {one.source for one in claims.CLAIMS} == set(guide.PAPERS)
 
 
-def test_a_paper_is_interpreted_once():
+def test_literature_is_stated_once_for_each_setting():
     """A report takes what a paper says from the claims, if there is a claim."""
     claimed = {one.comparison for one in claims.CLAIMS}
     assert all(bool(one.literature) != (one.comparison in claimed) for one in guide.SETTINGS)
@@ -185,7 +185,7 @@ def test_a_paper_is_interpreted_once():
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_kept_results_are_what_the_command_would_give(name):
+def test_stored_results_match_their_gin_comparison(name):
     kept, now = results.read(DOCS / guide.COMPARISONS / name), read_comparison(name)
     assert set(trained_variants(now)) == set(kept.setup.variants)
     assert {run.seed for run in kept.runs} == set(now.seeds)
@@ -193,7 +193,7 @@ def test_kept_results_are_what_the_command_would_give(name):
     assert kept.setup.budget == budget_words(now.budget)
 
 
-def test_a_page_without_marks_is_refused(tmp_path):
+def test_page_without_markers_is_rejected(tmp_path):
     (tmp_path / guide.PAGE).write_text("# Choose\n")
     with refuses(ValueError, "choosing.md"):
         guide.drawn(tmp_path)
@@ -207,7 +207,7 @@ def verdict(effect, better="40%", than="15%", figure="bits_per_byte"):
     return one
 
 
-def test_a_claim_is_read_off_its_difference():
+def test_verdict_on_a_claim_follows_its_confidence_interval():
     lower = verdict(-0.5)  # fewer bits are better
     assert lower.verdict == claims.REPRODUCED
     assert 0 < lower.corrected.low < lower.estimate.low < lower.estimate.mean
@@ -217,7 +217,7 @@ def test_a_claim_is_read_off_its_difference():
     assert verdict(0.0).verdict == claims.INCONCLUSIVE
 
 
-def test_a_difference_between_two_that_know_nothing_decides_nothing():
+def test_difference_between_two_variants_at_chance_is_not_informative():
     worse = {(variant, PAIRS): -0.4 for variant in ("15%", "40%")}  # chance is 0.5
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
     for effects in (worse | {("40%", PAIRS): -0.25}, worse):
@@ -230,7 +230,7 @@ def test_a_difference_between_two_that_know_nothing_decides_nothing():
     assert "is shown to be better than the baseline (0.5)" in row
 
 
-def test_a_claim_says_among_how_many_rates_was_chosen():
+def test_claim_states_the_number_of_tuned_learning_rates():
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
     made = planted.results(["15%", "40%"], reference="15%")
     row = claims.rows({"masking_rate": summary_of(made)}, guide.paper_link, [claim])
@@ -243,7 +243,7 @@ def test_a_claim_says_among_how_many_rates_was_chosen():
 
 
 @pytest.mark.slow
-def test_a_variant_trained_on_the_measured_noise_is_no_reason_to_change(tmp_path):
+def test_setting_won_by_training_on_the_measured_noise_is_not_listed(tmp_path):
     made = planted.results(["a", "b"], effects={("a", PAIRS): 0.2}, reference="b")
 
     def is_worth_changing(*trained):
@@ -272,7 +272,7 @@ def no_difference(effect, margin, control=2.0):
     return one, claims.rows(summaries, guide.paper_link, [claim])
 
 
-def test_no_difference_is_a_cost_below_the_margin():
+def test_claim_of_no_difference_is_reproduced_by_a_cost_below_the_margin():
     assert no_difference(0.0, 0.5)[0].verdict == claims.REPRODUCED
     # It is better by more than the margin.
     assert no_difference(-0.9, 0.5)[0].verdict == claims.REPRODUCED
@@ -282,7 +282,7 @@ def test_no_difference_is_a_cost_below_the_margin():
     assert ", margin 0.5 |" in row and math.isfinite(one.corrected.low)
 
 
-def test_no_difference_is_read_off_the_interval_that_is_corrected():
+def test_claim_of_no_difference_uses_the_corrected_interval():
     one, _ = no_difference(0.0, 0.5)
     most = -one.corrected.low
     assert most > -one.estimate.low  # end of the uncorrected interval
@@ -291,16 +291,16 @@ def test_no_difference_is_read_off_the_interval_that_is_corrected():
     assert no_difference(0.0, between)[0].verdict == claims.INCONCLUSIVE
 
 
-def test_no_difference_needs_a_positive_control():
+def test_claim_of_no_difference_needs_a_positive_control():
     assert no_difference(0.0, 0.5, control=0.0)[0].verdict == claims.NOT_INFORMATIVE
 
 
-def test_a_difference_that_holds_against_a_claim_of_none_needs_no_other_control():
+def test_significant_difference_contradicts_a_claim_of_none_without_control():
     one, _ = no_difference(0.9, 0.5, control=0.0)
     assert one.verdict == claims.CONTRADICTED
 
 
-def test_a_claim_below_the_bag_of_words_or_at_an_edge_is_not_informative():
+def test_claim_below_the_bag_of_words_or_at_a_grid_edge_is_not_informative():
     made = planted.results(["15%", "40%"], effects={("40%", PAIRS): 0.2}, reference="15%")
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
 
@@ -322,13 +322,13 @@ def test_a_claim_below_the_bag_of_words_or_at_an_edge_is_not_informative():
     assert verdict(peak_figures(PAIRS, 0.3, [0.1, 0.2, 0.3])) == claims.NOT_INFORMATIVE
 
 
-def test_a_difference_of_one_seed_is_given_without_an_interval():
+def test_difference_of_one_seed_is_not_informative():
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", "classify", "b", "a")
     summaries = {"masking_rate": summary_of(planted.results(["a", "b"], [0]))}
     assert "**not informative**" in claims.rows(summaries, guide.paper_link, [claim])
 
 
-def test_a_claim_without_results_has_a_command():
+def test_claim_without_results_shows_the_command():
     claim = claims.CLAIMS[0]
     (one,) = claims.verdicts({}, [claim])
     assert one.verdict == claims.MISSING
@@ -337,7 +337,7 @@ def test_a_claim_without_results_has_a_command():
 
 
 @pytest.mark.parametrize("claim", [*claims.CLAIMS, *CHECKS], ids=lambda claim: claim.title)
-def test_a_claim_names_what_its_comparison_measures(claim):
+def test_claim_names_variants_and_metrics_of_its_comparison(claim):
     comparison = read_comparison(claim.comparison)
     assert {claim.better, claim.than} <= set(comparison.variants)
     assert comparison.reference in (None, claim.better, claim.than)
@@ -351,7 +351,7 @@ def kept():
 
 
 @pytest.mark.slow
-def test_figures_of_claims_are_recomputed_from_the_results():
+def test_claim_figures_match_an_independent_recomputation():
     page = (DOCS / guide.FOUND).read_text()
     assert recompute_claims.mismatches(page) == []
     wrong = page.replace("+0.64 share", "+0.74 share").replace("(+0.6 to +4.5)", "(+0.6 to +4.4)")
@@ -359,7 +359,7 @@ def test_figures_of_claims_are_recomputed_from_the_results():
     assert recompute_claims.mismatches("")
 
 
-def test_a_claim_of_no_difference_states_its_margin_with_the_unit():
+def test_claim_of_no_difference_states_its_margin():
     for claim in claims.CLAIMS:
         assert not re.search(r"costs? nothing|no harm|no cost", claim.claim)
         if claim.margin is not None:
@@ -368,7 +368,7 @@ def test_a_claim_of_no_difference_states_its_margin_with_the_unit():
 
 
 @pytest.mark.slow
-def test_fine_tuned_figures_of_the_kept_results_have_their_grid():
+def test_stored_fine_tuned_figures_have_their_learning_rate_grid():
     for name, summary in kept().items():
         parts = {column.name for column in summary.parts}
         for peak in [part for part in parts if part.endswith("/peak")]:
@@ -376,7 +376,7 @@ def test_fine_tuned_figures_of_the_kept_results_have_their_grid():
 
 
 @pytest.mark.slow
-def test_the_front_page_says_what_the_pages_say():
+def test_readme_counts_match_the_stored_results():
     found = kept()
     readme = " ".join((DOCS.parent / "README.md").read_text().split())
     runs = sum(len(summary.trained) for summary in found.values())

@@ -59,18 +59,18 @@ def project(tmp_path):
         ("tests/conftest.py", ALL),
     ],
 )
-def test_a_change_reaches_what_depends_on_the_file(project, changed, expected):
+def test_change_reaches_the_tests_that_depend_on_the_file(project, changed, expected):
     found = import_graph.tests_reached([changed], project)
     assert {file.stem for file in found} == expected
 
 
 @pytest.mark.parametrize("changed", ["pyproject.toml", "data/words.txt"])
-def test_a_file_that_nothing_names_may_concern_every_test(project, changed):
+def test_unreferenced_file_reaches_every_test(project, changed):
     assert import_graph.tests_reached([changed], project) is None
     assert import_graph.tests_reached([changed, "data/packing.py"], project) is None
 
 
-def test_new_edited_and_deleted_files_are_changes(project):
+def test_new_edited_and_deleted_files_count_as_changes(project):
     assert import_graph.changed_files("HEAD", project) == set()
     (project / "data/packing.py").unlink()
     (project / "models/attention.py").write_text("edited = True")
@@ -81,13 +81,13 @@ def test_new_edited_and_deleted_files_are_changes(project):
     assert {file.stem for file in found} == {"test_reading", "test_packing", "test_new"} | MODELS
 
 
-def test_an_unknown_commit_is_refused(project):
+def test_unknown_commit_is_rejected(project):
     with refuses(ValueError, "--changed=nonsense"):
         import_graph.changed_files("nonsense", project)
 
 
 @pytest.mark.slow
-def test_the_graph_of_this_project():
+def test_constraints_reach_most_tests_and_one_benchmark_reaches_few():
     everywhere = import_graph.tests_reached(["constraints.py"])
     one_program = import_graph.tests_reached(["benchmarks/corruption.py"])
     assert len(everywhere) > 100 > len(one_program) > 0

@@ -66,7 +66,7 @@ def test_imports_within_the_package_are_relative(package):
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_caches_have_a_bound(package):
+def test_caches_are_bounded(package):
     """`functools.cache` keeps all values, so functions with arguments must use `lru_cache`."""
     for file in sorted((ROOT / package).rglob("*.py")):
         if "functools.cache" not in file.read_text():
@@ -83,7 +83,7 @@ def test_caches_have_a_bound(package):
 
 
 @pytest.mark.slow
-def test_imports_from_outside_are_of_pretrax():
+def test_outside_files_import_through_the_pretrax_package():
     """In a checkout, `import models` would work, too, but create a second copy of everything."""
     folders = ".", "benchmarks", "examples"
     outside = {file for folder in folders for file in ROOT.glob(f"{folder}/*.py")}
@@ -93,7 +93,7 @@ def test_imports_from_outside_are_of_pretrax():
 
 
 @pytest.mark.slow
-def test_tests_import_no_other_test():
+def test_tests_import_no_other_tests():
     """Helpers that several tests share are in separate files without tests."""
     for file in ROOT.glob("tests/**/*.py"):
         names = {name for name in imported(file) if name.startswith("tests.")}
@@ -136,7 +136,7 @@ def test_tests_patch_no_private_name():
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_packages_import_one_way(package):
+def test_packages_import_in_one_direction(package):
     for file in sorted((ROOT / package).rglob("*.py")):
         assert tops(file) & set(PACKAGES) <= {package} | MAY_IMPORT[package], file
         if package == "cli":  # A command imports no other command.
@@ -149,7 +149,7 @@ def test_packages_import_one_way(package):
 
 
 @pytest.mark.parametrize("folder", [ROOT, *FOLDERS], ids=lambda f: str(f.relative_to(ROOT)))
-def test_no_circle_among_the_files_and_folders_of_a_folder(folder):
+def test_no_import_cycle_within_a_folder(folder):
     def room(file):
         within = file.relative_to(folder).parts
         # A package re-exports names of its modules.
@@ -164,7 +164,7 @@ def test_no_circle_among_the_files_and_folders_of_a_folder(folder):
     order.prepare()  # It raises CycleError.
 
 
-def test_files_and_public_classes_have_one_name_each():
+def test_file_and_public_class_names_are_unique():
     names = [file.name for file in FILES if file.name != "__init__.py"]
     classes = [
         node.name
@@ -176,33 +176,33 @@ def test_files_and_public_classes_have_one_name_each():
         assert len(each) > 100 and [x for x, n in Counter(each).items() if n > 1] == []
 
 
-def test_there_are_files_to_look_at():
+def test_import_checks_cover_all_packages():
     assert {file.relative_to(ROOT).parts[0] for file in FILES} == {*PACKAGES, GROUND}
     assert len(FILES) > 250 and all((folder / "__init__.py").exists() for folder in FOLDERS)
     assert all(files_imported(ROOT / "cli" / f"{name}.py") for name in cli.SUBCOMMANDS)
 
 
-def test_datatrove_is_for_preparing_alone():
+def test_only_preprocessing_imports_datatrove():
     for file in FILES:
         assert file.parent == ROOT / "preprocessing" or "datatrove" not in tops(file), file
 
 
 @pytest.mark.slow
-def test_nothing_but_tasks_loads_tensorflow_and_the_verb_prepare_no_datatrove():
+def test_only_tasks_loads_tensorflow_and_prepare_loads_no_datatrove():
     program = (
         f"import sys, importlib\nfor name in {modules_without_tasks()}:\n"
         "    importlib.import_module(name)\n"
         f"print(sorted(set(sys.modules) & {set(HEAVY) | {'pretrax.tasks'}}))\n"
         "import pretrax.cli.prepare\nprint('datatrove' in sys.modules)"
     )
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
         env=tiny.environment(),
         capture_output=True,
         text=True,
     )
-    assert said.stdout == "[]\nFalse\n", said.stdout + said.stderr
+    assert completed.stdout == "[]\nFalse\n", completed.stdout + completed.stderr
 
 
 # Runs `train.py` without these packages, once with each list of arguments.
@@ -251,22 +251,24 @@ def run_on_a_token_store(tmp_path):
 
 
 @pytest.mark.slow
-def test_token_stores_are_trained_on_without_tensorflow(tmp_path):
+def test_token_store_run_loads_no_tensorflow(tmp_path):
     """datatrove, which writes stores, is not necessary, either."""
     run = run_on_a_token_store(tmp_path)
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", WITHOUT, json.dumps([run.arguments(STEPS=4)])],
         cwd=ROOT,
         env=tiny.environment(),
         capture_output=True,
         text=True,
     )
-    assert said.returncode == 0 and said.stdout.count("Done.") == 1, said.stdout + said.stderr
+    assert completed.returncode == 0 and completed.stdout.count("Done.") == 1, (
+        completed.stdout + completed.stderr
+    )
     assert_trained(run)
 
 
 @pytest.mark.slow
-def test_a_token_store_is_trained_on_in_an_environment_without_tensorflow(tmp_path):
+def test_token_store_run_trains_without_tensorflow_installed(tmp_path):
     """The environment has only the packages that setup.py lists for training."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)

@@ -41,7 +41,7 @@ def noted(folder, command: list[str], **settings: str) -> tuple[list[str], int]:
 
 
 @pytest.mark.slow
-def test_a_command_reaches_every_host_as_it_was_typed(tmp_path):
+def test_command_reaches_every_host_unchanged(tmp_path):
     stand_in(tmp_path, "gcloud", "")
     script = f"{ROOT}/launch/tpu_vm.sh"
     calls, status = noted(tmp_path, [script, "start", "mine", "zone", "v5p-64", *TRAIN])
@@ -56,13 +56,13 @@ def test_a_command_reaches_every_host_as_it_was_typed(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dry_run_calls_nothing(tmp_path):
+def test_dry_run_calls_no_cloud_command(tmp_path):
     stand_in(tmp_path, "gcloud", "exit 1")
     start = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
     assert noted(tmp_path, start, DRY_RUN="1") == ([], 0)
 
 
-def test_no_machine_is_made_without_a_pretrax_to_send(tmp_path):
+def test_no_machine_is_created_without_a_pretrax_to_send(tmp_path):
     """Otherwise `keep` would create a machine and delete it again every minute."""
     stand_in(tmp_path, "gcloud", "")
     keep = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
@@ -71,7 +71,7 @@ def test_no_machine_is_made_without_a_pretrax_to_send(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_spot_machine_that_is_taken_away_is_started_again(tmp_path):
+def test_preempted_spot_machine_is_recreated(tmp_path):
     """A failed query proves nothing. At the second query the machine is gone.
 
     At the third query the stand-in ends the script.
@@ -92,18 +92,18 @@ esac"""
     assert all("<--spot>" in call for call in calls if "<create>" in call)
 
 
-def test_too_few_words_print_the_usage(tmp_path):
+def test_too_few_arguments_print_the_usage(tmp_path):
     for words in ([], ["start", "mine", "zone"], ["begin", "mine", "zone", "v5p-64"]):
         assert noted(tmp_path, [f"{ROOT}/launch/tpu_vm.sh", *words]) == ([], 2)
 
 
-def test_outside_of_a_slurm_job_a_command_without_its_dashes_prints_the_usage(tmp_path):
+def test_slurm_script_without_double_dashes_prints_the_usage(tmp_path):
     stand_in(tmp_path, "srun", "")
     for words in ([], ["--nodes=2", *TRAIN]):
         assert noted(tmp_path, [f"{ROOT}/launch/slurm.sh", *words], SLURM_JOB_ID="") == ([], 2)
 
 
-def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
+def test_slurm_job_runs_one_process_per_gpu(tmp_path):
     stand_in(tmp_path, "srun", "exit 3")
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/activate").write_text("")
@@ -116,7 +116,7 @@ def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
     assert call.endswith("<--gin.training.Run.distributed=True>")
 
 
-def test_no_process_under_slurm_has_one_cpu_alone():
+def test_srun_commands_set_the_cpus_of_a_task():
     """By default, srun gives each process one CPU for JAX, its rows and its checkpoints."""
     docs = "\n".join(path.read_text() for path in ROOT.glob("docs/*.md"))
     (call,) = re.findall(r"^srun (?:.*\\\n)*.*", docs, re.MULTILINE)
@@ -124,7 +124,7 @@ def test_no_process_under_slurm_has_one_cpu_alone():
     assert "--cpus-per-task=" in call and "--cpus-per-task=" in words
 
 
-def test_a_slurm_job_whose_time_is_up_saves_and_is_queued_again(tmp_path):
+def test_slurm_job_at_its_time_limit_saves_and_requeues(tmp_path):
     """The batch shell gets USR1, and scancel sends SIGTERM to the processes but not to srun."""
     stand_in(
         tmp_path,
@@ -144,7 +144,7 @@ def test_a_slurm_job_whose_time_is_up_saves_and_is_queued_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_by_skypilot_is_in_the_bucket(tmp_path):
+def test_skypilot_run_is_stored_in_the_bucket(tmp_path):
     """The whole run is there, since the disks of spot machines are lost."""
     copying = 'case $word in --workdir=*) cp "${word#--workdir=}"/*.sh "$FOLDER" ;; esac'
     stand_in(tmp_path, "sky", f'for word in "$@"; do {copying}; done')
@@ -174,7 +174,7 @@ def made_for(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-def test_environments_have_one_python_that_the_package_is_for_and_the_jax_that_was_compiled():
+def test_launch_environments_agree_on_python_and_jax_versions():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     jax = re.search(r'COMPILE = \["jax==0\.(\d+)\.', (ROOT / "setup.py").read_text())[1]
     image, sky, tpu = ((ROOT / "launch" / name).read_text() for name in HAVING_ENVIRONMENTS)
@@ -188,7 +188,7 @@ def test_environments_have_one_python_that_the_package_is_for_and_the_jax_that_w
 @pytest.mark.parametrize(
     "accelerator, asked", [("", "<jax<0.11>"), ("cuda12", "<jax[cuda12]<0.11>")]
 )
-def test_the_image_installs_extras_and_jax_for_an_accelerator(accelerator, asked, tmp_path):
+def test_image_installs_extras_and_jax_for_an_accelerator(accelerator, asked, tmp_path):
     stand_in(tmp_path, "pip", "")
     (command,) = re.findall(r"^RUN (.*)$", (ROOT / "launch/Dockerfile").read_text(), re.MULTILINE)
     settings = {"ACCELERATOR": accelerator, "EXTRAS": "[seqio]"}
@@ -204,7 +204,7 @@ def only(tmp_path, *commands: str) -> str:
     return str(tmp_path)
 
 
-def test_the_newest_python_is_by_pyenv_or_a_command(tmp_path):
+def test_newest_python_is_found_by_pyenv_or_as_a_command(tmp_path):
     """Without a newer Python, nothing is checked, and a message says so."""
     tools = "bash", "dirname", "env", "grep", "mktemp", "rm", "sort", "tail"
     path, notes = only(tmp_path, *tools), tmp_path / "notes"

@@ -171,20 +171,20 @@ def launch(project, clouds):
 
 
 @pytest.fixture
-def launch_refused(launch, clouds):
-    """Returns the output of a script that must refuse a command without calling the cloud."""
+def launch_rejected(launch, clouds):
+    """Returns the output of a script that must reject a command without calling the cloud."""
 
     def start(script: str, *command: str, **settings: str) -> str:
-        said = launch(script, *command, succeeds=False, **settings)
+        output = launch(script, *command, succeeds=False, **settings)
         assert not (clouds / "notes").exists()
-        return said
+        return output
 
     return start
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_own_modules_are_found_where_the_command_runs(script, project, clouds, launch):
+def test_user_modules_are_found_on_every_host(script, project, clouds, launch):
     (project / ".venv/bin").mkdir(parents=True)
     (project / ".venv/bin/activate").write_text("")
     launch(script, *COMMAND, EXTRAS="[seqio]")
@@ -205,9 +205,7 @@ def test_own_modules_are_found_where_the_command_runs(script, project, clouds, l
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(
-    script, project, clouds, launch
-):
+def test_dry_run_lists_sent_files_installs_and_commands(script, project, clouds, launch):
     shown = launch(script, *COMMAND, "--store=data/large.txt", EXTRAS="seqio", DRY_RUN="1")
     assert not (clouds / "notes").exists()
     assert "tasks/my_tasks.py" in shown and "configs/steps.gin" in shown
@@ -221,7 +219,7 @@ def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(
     assert "names data/large.txt" in shown and "names data/my texts" not in shown
 
 
-# All scripts call the same program, so that one of them shows what it refuses.
+# All scripts call the same program, so one script is enough for most rejections.
 @pytest.mark.parametrize("script", ONE_OF_SCRIPTS)
 @pytest.mark.parametrize(
     "word, named",
@@ -234,23 +232,25 @@ def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(
         ("--module=absent_module", "absent_module"),
     ],
 )
-def test_a_missing_file_is_refused_before_anything_is_created(
-    script, word, named, project, launch_refused
+def test_missing_file_is_rejected_before_any_cloud_call(
+    script, word, named, project, launch_rejected
 ):
     (project / "bad.gin").write_text('include "absent.gin"\n')
-    assert named in launch_refused(script, *COMMAND, word)
+    assert named in launch_rejected(script, *COMMAND, word)
 
 
 @pytest.mark.parametrize("script", ONE_OF_SCRIPTS)
 @pytest.mark.parametrize("words", [["trian", "--gin_file=my_run.gin"], ["--gin_file=my_run.gin"]])
-def test_a_command_that_pretrax_lacks_is_refused(script, words, launch_refused):
-    said = launch_refused(script, *words)
-    assert "evaluate" in said and "train" in said
+def test_unknown_subcommand_is_rejected(script, words, launch_rejected):
+    output = launch_rejected(script, *words)
+    assert "evaluate" in output and "train" in output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ONE_OF_CLOUDS)
-def test_what_the_hosts_could_not_find_is_refused(script, project, tmp_path, launch_refused):
+def test_modules_and_extras_that_hosts_lack_are_rejected(
+    script, project, tmp_path, launch_rejected
+):
     (tmp_path / "outside.py").write_text("")
     inside = project / "helpers.py"
     for word, named in [
@@ -258,8 +258,8 @@ def test_what_the_hosts_could_not_find_is_refused(script, project, tmp_path, lau
         (f"--module={inside}", str(inside)),
         ("--module=no_such_module", "no_such_module"),
     ]:
-        assert named in launch_refused(script, "train", word)
-    assert "'sequio'" in launch_refused(script, *COMMAND, EXTRAS="[sequio]")
+        assert named in launch_rejected(script, "train", word)
+    assert "'sequio'" in launch_rejected(script, *COMMAND, EXTRAS="[sequio]")
 
 
 @pytest.mark.parametrize("script", ONE_OF_CLOUDS)
@@ -271,15 +271,15 @@ def test_what_the_hosts_could_not_find_is_refused(script, project, tmp_path, lau
         ("--gin_file=includes.gin",),
     ],
 )
-def test_absolute_paths_of_gin_files_are_refused(script, words, project, launch_refused):
+def test_absolute_paths_of_gin_files_are_rejected(script, words, project, launch_rejected):
     (project / "includes.gin").write_text(f'include "{project}/my_run.gin"\n')
     words = [word.format(folder=project) for word in words]
-    assert str(project) in launch_refused(script, "train", *words)
+    assert str(project) in launch_rejected(script, "train", *words)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ONE_OF_SCRIPTS)
-def test_python_code_may_be_data_or_text(script, project, launch):
+def test_python_file_names_in_other_settings_need_not_exist(script, project, launch):
     """Only settings of modules must name existing files."""
     (project / "code.gin").write_text(
         "FILES = 'data/**/*.py'\nMODULE = 'helpers.py'  # or 'none.py'\n"
@@ -294,9 +294,7 @@ def test_python_code_may_be_data_or_text(script, project, launch):
 
 
 @pytest.mark.slow
-def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(
-    project, clouds, launch
-):
+def test_uncommitted_files_are_sent_and_ignored_ones_only_if_named(project, clouds, launch):
     (project / ".gitignore").write_text("runs/\nsecret.py\nmy_mixture.py\n*.pem\n")
     (project / "secret.py").write_text("")
     (project / "key.pem").write_text("")
@@ -308,7 +306,7 @@ def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(
 
 
 @pytest.mark.slow
-def test_what_a_named_module_imports_is_sent_though_git_ignores_it(project, launch):
+def test_ignored_imports_of_a_named_module_are_sent(project, launch):
     (project / ".gitignore").write_text("ignored_*\n")
     (project / "ignored_helpers").mkdir()
     (project / "ignored_helpers/__init__.py").write_text("from . import deeper\n")
@@ -316,16 +314,14 @@ def test_what_a_named_module_imports_is_sent_though_git_ignores_it(project, laun
     (project / "ignored_other.py").write_text("")
     (project / "imports.py").write_text("import json\nfrom ignored_helpers.deeper import x\n")
     subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
-    said = launch("tpu_vm.sh", "train", "--module=imports.py", DRY_RUN="1")
-    assert "ignored_helpers/__init__.py" in said
-    assert "ignored_helpers/deeper.py" in said
-    assert "ignored_other.py" not in said
+    output = launch("tpu_vm.sh", "train", "--module=imports.py", DRY_RUN="1")
+    assert "ignored_helpers/__init__.py" in output
+    assert "ignored_helpers/deeper.py" in output
+    assert "ignored_other.py" not in output
 
 
 @pytest.mark.slow
-def test_a_folder_whose_files_are_all_ignored_sends_none_unless_it_is_ignored_itself(
-    project, launch
-):
+def test_folder_of_ignored_files_is_sent_only_if_the_folder_is_ignored(project, launch):
     for name, pattern in [("within", "*"), ("outer", "inner/")]:
         (project / name / "inner").mkdir(parents=True)
         (project / name / "inner/secret.txt").write_text("")
@@ -333,20 +329,20 @@ def test_a_folder_whose_files_are_all_ignored_sends_none_unless_it_is_ignored_it
         subprocess.run(["git", "init", "-q", "."], cwd=project / name, check=True)
     sent = {}
     for folder in ("within", "outer/inner"):
-        said = launch("tpu_vm.sh", "train", at=project / folder, DRY_RUN="1")
-        sent[folder] = "secret.txt" in said
+        output = launch("tpu_vm.sh", "train", at=project / folder, DRY_RUN="1")
+        sent[folder] = "secret.txt" in output
     assert sent == {"within": False, "outer/inner": True}
 
 
-def test_a_repository_that_git_cannot_read_is_refused(project, launch_refused):
+def test_unreadable_git_repository_is_rejected(project, launch_rejected):
     """Git then cannot report the files that it ignores, such as keys."""
     (project / ".git").mkdir()
-    said = launch_refused("tpu_vm.sh", *COMMAND)
-    assert str(project) in said and "git" in said
+    output = launch_rejected("tpu_vm.sh", *COMMAND)
+    assert str(project) in output and "git" in output
 
 
 @pytest.mark.slow
-def test_a_file_name_need_not_be_utf8(project, clouds, launch):
+def test_file_name_that_is_not_utf8_is_sent(project, clouds, launch):
     name = os.fsdecode(b"caf\xe9.txt")
     (project / name).write_text("")
     subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
@@ -356,14 +352,14 @@ def test_a_file_name_need_not_be_utf8(project, clouds, launch):
 
 
 @pytest.mark.slow
-def test_data_that_is_not_sent_is_named_for_any_name_of_the_folder(project, launch):
+def test_unsent_data_is_reported_for_a_folder_with_special_characters(project, launch):
     folder = project.rename(project.parent / "mine [1]")
-    said = launch("tpu_vm.sh", *COMMAND, "--store=data/large.txt", at=folder, DRY_RUN="1")
-    assert "names data/large.txt" in said
+    output = launch("tpu_vm.sh", *COMMAND, "--store=data/large.txt", at=folder, DRY_RUN="1")
+    assert "names data/large.txt" in output
 
 
 @pytest.mark.slow
-def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path, launch):
+def test_wheel_is_sent_instead_of_a_checkout(project, clouds, tmp_path, launch):
     wheel = tmp_path / "pretrax-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("pretrax-0.1.0.dist-info/METADATA", "Name: pretrax\nProvides-Extra: seqio\n")
@@ -376,19 +372,19 @@ def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path, launc
 
 
 @pytest.mark.slow
-def test_neither_a_home_nor_hundreds_of_megabytes_are_sent(project, launch_refused):
+def test_home_directories_and_large_projects_are_rejected(project, launch_rejected):
     link = project.parent / "link"
     link.symlink_to(project)
     for home in (project, link, project / "data"):
-        assert str(project) in launch_refused("tpu_vm.sh", *COMMAND, HOME=str(home))
+        assert str(project) in launch_rejected("tpu_vm.sh", *COMMAND, HOME=str(home))
     for i in range(11):
         with open(project / f"{i}.bin", "wb") as file:
             file.truncate(10 << 20)
-    said = launch_refused("tpu_vm.sh", *COMMAND)
-    assert "110.0 MB" in said and "0.bin" in said
+    output = launch_rejected("tpu_vm.sh", *COMMAND)
+    assert "110.0 MB" in output and "0.bin" in output
 
 
-def test_slurm_refuses_an_environment_without_the_extras(tmp_path, launch_refused):
+def test_slurm_script_rejects_an_environment_without_the_extras(tmp_path, launch_rejected):
     """A separate environment has a pretrax with an extra that is not installed."""
     site = tmp_path / "site"
     (site / "pretrax-9.dist-info").mkdir(parents=True)
@@ -398,11 +394,11 @@ def test_slurm_refuses_an_environment_without_the_extras(tmp_path, launch_refuse
         "Name: pretrax\nVersion: 9\nProvides-Extra: seqio\n"
         'Requires-Dist: no-such-package>=1; extra == "seqio"\n'
     )
-    said = launch_refused("slurm.sh", "train", PYTHONPATH=str(site), EXTRAS="[seqio]")
-    assert "no-such-package" in said
+    output = launch_rejected("slurm.sh", "train", PYTHONPATH=str(site), EXTRAS="[seqio]")
+    assert "no-such-package" in output
 
 
-def test_an_image_runs_in_the_folder_that_is_mounted():
+def test_image_runs_in_the_mounted_folder_with_all_extras():
     """All installations have the same extras, unless extras are given."""
     image = (ROOT / "launch/Dockerfile").read_text()
     docs = (ROOT / "docs/accelerators.md").read_text()
@@ -414,7 +410,7 @@ def test_an_image_runs_in_the_folder_that_is_mounted():
 
 
 @pytest.mark.slow
-def test_a_seqio_task_of_a_user_trains_on_a_tpu_vm(project, clouds, launch):
+def test_user_seqio_task_trains_on_a_tpu_vm(project, clouds, launch):
     """The sent copy of pretrax trains on the sent task from its own folder."""
     pytest.importorskip("seqio")
     (project / "tasks/my_tasks.py").write_text(

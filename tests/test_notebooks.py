@@ -19,13 +19,13 @@ SAYS = {
 }
 
 
-def test_every_notebook_is_run():
+def test_every_notebook_has_a_test():
     assert {path.stem for path in (ROOT / "docs/notebooks").glob("*.ipynb")} == set(SAYS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAYS)
-def test_a_notebook_runs(name, tmp_path, monkeypatch):
+def test_notebook_runs_and_prints_the_expected_output(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
     for variable, value in environment().items():
         monkeypatch.setenv(variable, value)
@@ -34,17 +34,17 @@ def test_a_notebook_runs(name, tmp_path, monkeypatch):
         book, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
-    said = "".join(
+    printed = "".join(
         output.get("text", "") + "".join(output.get("data", {}).get("text/markdown", ""))
         for cell in book.cells
         for output in cell.get("outputs", [])
     )
-    assert not [words for words in SAYS[name] if words not in said], said
-    assert "error:" not in said and "Traceback" not in said, said
+    assert not [words for words in SAYS[name] if words not in printed], printed
+    assert "error:" not in printed and "Traceback" not in printed, printed
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_a_page_has_the_cells_of_its_notebook_and_outputs(name, monkeypatch):
+def test_page_has_the_cells_and_outputs_of_its_notebook(name, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     pages = importlib.import_module("notebook_pages")
     book = json.loads((ROOT / f"docs/notebooks/{name}.ipynb").read_text(encoding="utf-8"))

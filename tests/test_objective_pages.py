@@ -48,7 +48,7 @@ def test_each_objective_has_a_page_and_a_picture():
 
 
 @pytest.mark.slow
-def test_pages_say_what_their_sources_say(drawing):
+def test_objective_pages_are_up_to_date(drawing):
     assert set(drawing.ELSEWHERE) <= set(CATALOG)
     for file, text in drawing.pages().items():
         assert kept(file) == text, f"docs/{file}: {AGAIN}"
@@ -69,7 +69,7 @@ def test_pages_have_the_same_sections(name):
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_pages_give_the_training_flops(name):
+def test_pages_state_the_training_flops(name):
     figure = re.search(r"^\| training FLOPs per token \| (\d\.\d\d)\b", glance(name), re.MULTILINE)
     assert figure and 0.3 < float(figure[1]) < 3, AGAIN
     assert "](../objectives.md#training-flops)" in glance(name)
@@ -101,7 +101,7 @@ def test_pages_link_the_comparisons_that_train_an_objective():
     assert sum("](../comparisons/" in kept(f"objectives/{name}.md") for name in CATALOG) > 15
 
 
-def test_pages_say_how_a_figure_came_about(drawing):
+def test_pages_state_how_a_figure_was_measured(drawing):
     first, second = drawing._train("sentence_order_prediction").split("\n")
     assert first == "pretrax train sentence_pairs"  # the initial run
     assert second.startswith("pretrax train sentence_pairs_after_bert --objective=")
@@ -112,7 +112,7 @@ def test_pages_say_how_a_figure_came_about(drawing):
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_a_picture_fetches_nothing(name):
+def test_pictures_load_no_external_resources(name):
     picture = kept(f"objectives/{name}.svg")
     names = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
     assert set(re.findall(r"https?://[^\"]+", picture)) == names
@@ -138,7 +138,7 @@ def hidden_spans(text: ElementTree.Element) -> list[str | None]:
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_a_figure_hides_the_middle_of_a_text(name, figures):
+def test_figure_hides_the_middle_of_a_text(name, figures):
     body = ElementTree.fromstring(kept(f"objectives/{name}.svg")).find(f".//{XHTML}body")
     parts = list(body)
     texts = [after for part, after in itertools.pairwise(parts) if part.text == "Text "]
@@ -150,7 +150,7 @@ def test_a_figure_hides_the_middle_of_a_text(name, figures):
             assert len(spans) == 2 * figures.SPANS[name] + 1, AGAIN
 
 
-def test_a_draw_at_the_edge_is_not_chosen(figures):
+def test_draw_that_hides_the_edge_is_not_chosen(figures):
     def example(*spans):
         tokens = [Token(f"word{i}", span=span, slot=i) for i, span in enumerate(spans)]
         stack = StackView("encoder", "", [Slot(Token("⟨0⟩", "sentinel"))], {}, targets=0)
@@ -163,7 +163,7 @@ def test_a_draw_at_the_edge_is_not_chosen(figures):
 
 
 @pytest.mark.slow
-def test_the_readme_shows_what_is_printed(drawing, tmp_path, monkeypatch):
+def test_readme_shows_the_printed_output(drawing, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert f"](docs/{drawing.PICTURE})" in (ROOT / "README.md").read_text()
     assert words(drawing.overview()) == words(kept(drawing.PICTURE)), AGAIN
@@ -171,14 +171,14 @@ def test_the_readme_shows_what_is_printed(drawing, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CATALOG)
-def test_a_picture_shows_what_is_printed(name, drawing, tmp_path, monkeypatch):
+def test_picture_shows_the_printed_output(name, drawing, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert words(drawing.picture(name)) == words(kept(f"objectives/{name}.svg")), AGAIN
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CATALOG)
-def test_the_commands_of_a_page_are_read(name, drawing, monkeypatch):
+def test_commands_of_pages_parse(name, drawing, monkeypatch):
     runs = []
     monkeypatch.setattr(pretrax, "train", runs.append)
     exec(drawing._train_in_python(name), {})

@@ -20,7 +20,7 @@ def generating():
         yield module
 
 
-def test_generated_pages_follow_their_sources(generating):
+def test_generated_pages_are_up_to_date(generating):
     for file, text in generating.pages().items():
         assert (DOCS / file).read_text(encoding="utf-8") == text, f"docs/{file}: {AGAIN}"
     navigation = (ROOT / generating.NAVIGATION).read_text(encoding="utf-8")
@@ -28,13 +28,13 @@ def test_generated_pages_follow_their_sources(generating):
 
 
 @pytest.mark.slow
-def test_the_page_of_commands_follows_their_parsers(generating):
+def test_command_page_is_up_to_date(generating):
     page = (DOCS / "cli.md").read_text(encoding="utf-8")
     assert page == generating.commands_page(), AGAIN
     assert "| `--objective NAME` |" in page and "**Settings of the gin files**" in page
 
 
-def test_no_page_waits_for_a_build_to_be_complete():
+def test_pages_need_no_build_hooks_or_placeholders():
     assert not re.search(r"^hooks:", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     for page in DOCS.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def test_no_page_waits_for_a_build_to_be_complete():
         assert "<!-- table:" not in text, page
 
 
-def test_links_between_files_lead_somewhere():
+def test_links_between_files_resolve():
     pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
     for page in pages:
         for target, anchor in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
@@ -69,7 +69,7 @@ def test_every_page_is_in_the_navigation():
     assert set(named) == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
 
 
-def test_the_navigation_is_short(generating):
+def test_navigation_is_short(generating):
     text = (ROOT / generating.NAVIGATION).read_text(encoding="utf-8").partition("\nnav:\n")[2]
     tabs = re.findall(r"^  - ([^:]+):$", text, re.MULTILINE)
     assert tabs == ["Get started", "Objectives", "How-to", "Evidence", "Reference", "Project"]
@@ -77,7 +77,7 @@ def test_the_navigation_is_short(generating):
     assert len(re.findall(r"\.md$", written_by_hand, re.MULTILINE)) < 50
 
 
-def test_pages_written_by_hand_are_short():
+def test_handwritten_pages_are_short():
     """Eight screens have about 400 lines."""
     for page in DOCS.glob("*.md"):
         text = page.read_text(encoding="utf-8")
@@ -86,14 +86,14 @@ def test_pages_written_by_hand_are_short():
             assert by_hand.count("\n") <= 400, page
 
 
-def test_the_reference_names_modules_that_exist():
+def test_api_reference_names_existing_modules():
     for page in (DOCS / "api").glob("*.md"):
         for name in re.findall(r"^::: pretrax\.(.+)$", page.read_text(), re.MULTILINE):
             module = ROOT / name.replace(".", "/")
             assert module.with_suffix(".py").exists() or (module / "__init__.py").exists(), name
 
 
-def test_pictures_in_svg_follow_the_scheme():
+def test_svg_pictures_follow_the_color_scheme():
     """The style of the site inverts PNG files in the dark scheme, and leaves SVG files alone."""
     assert 'img[src$=".png"]' in (DOCS / "site.css").read_text()
     for picture in DOCS.rglob("*.svg"):

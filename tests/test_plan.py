@@ -46,7 +46,7 @@ def test_published_costs_follow_from_the_shapes(name):
     assert needs.flops / read * tokens / PETAFLOP_DAY == pytest.approx(days, rel=0.2)
 
 
-def test_gpt_3_from_its_shape():
+def test_gpt_3_parameters_and_flops_follow_from_its_shape():
     decoder = Partial(
         models.decoder,
         num_layers=96,
@@ -72,7 +72,7 @@ def test_gpt_3_from_its_shape():
     assert needs.flops_per_token * 300e9 == pytest.approx(3.14e23, rel=0.05)
 
 
-def test_the_state_is_counted_as_training_holds_it():
+def test_state_bytes_count_parameters_optimizer_and_ema():
     fields = read_fields(["runs/decoder.gin"], ["training.Run.vocabulary_rows = 2048"])
     needs = requirements(fields)
     model = fields["model"](2048, causal_lm(specimen_ids(2048)).facts.heads)
@@ -85,71 +85,71 @@ def test_the_state_is_counted_as_training_holds_it():
     assert averaged.state_bytes - needs.state_bytes == 4 * parameters
 
 
-def test_a_run_that_counts_its_classes_needs_no_corpus():
+def test_run_that_counts_its_classes_is_planned_without_a_corpus():
     fields = read_fields(["runs/finetune_classification.gin"])
     assert fields["objective"](specimen_ids(2048)).facts.heads == {"classes": CORPUS_CLASSES}
     assert requirements(fields).flops > 0
 
 
 @pytest.mark.slow
-def test_a_mixture_of_several_row_groups_is_counted():
+def test_mixture_of_several_row_groups_is_counted():
     fields = read_fields(["runs/quickstart.gin"], ["training.Run.vocabulary_rows = 2048"])
     needs = requirements(fields | {"objective": ul2})
     assert 16 * 60 < needs.text_tokens < 16 * 260
 
 
-def test_a_budget_in_flops_and_in_chips(capsys):
+def test_budget_in_chip_hours_equals_its_budget_in_flops(capsys):
     """64 chips of 459 TFLOP/s at 40% for a day: 1.015e21 FLOPs."""
-    said = run_plan(capsys, "--chips=64", "--of=v5p", "--hours=24")
-    assert "1.02e+21" in said and "11.8" in said and "2.8B" in said and "60.4B" in said
-    said = run_plan(capsys, "--flops=1.015e21")
-    assert "2.8B" in said and "models of 70M to 16B parameters" in " ".join(said.split())
+    output = run_plan(capsys, "--chips=64", "--of=v5p", "--hours=24")
+    assert "1.02e+21" in output and "11.8" in output and "2.8B" in output and "60.4B" in output
+    output = run_plan(capsys, "--flops=1.015e21")
+    assert "2.8B" in output and "models of 70M to 16B parameters" in " ".join(output.split())
 
 
-def test_a_size_and_its_tokens(capsys):
-    said = run_plan(capsys, "--parameters=174.6e9", "--tokens=300e9")
-    assert "3.14e+23" in said and "3.64e+03" in said  # petaflop/s-days, as in table D.1
-
-
-@pytest.mark.slow
-def test_a_run_on_chips(capsys):
-    said = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v5e")
-    assert "248M parameters" in said and "of the 16 of a TPU v5e" in said
-    assert "524,288" in said
+def test_parameters_and_tokens_give_the_training_flops(capsys):
+    output = run_plan(capsys, "--parameters=174.6e9", "--tokens=300e9")
+    assert "3.14e+23" in output and "3.64e+03" in output  # petaflop/s-days, as in table D.1
 
 
 @pytest.mark.slow
-def test_parameters_that_are_spread_over_all_devices(capsys):
+def test_plan_of_a_run_compares_its_memory_with_the_chip(capsys):
+    output = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v5e")
+    assert "248M parameters" in output and "of the 16 of a TPU v5e" in output
+    assert "524,288" in output
+
+
+@pytest.mark.slow
+def test_memory_of_fully_sharded_parameters_is_divided_by_the_devices(capsys):
     """As in docs/accelerators.md for another number of chips, -1 uses all remaining devices."""
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--gin.mesh.make_mesh.fsdp=-1"
-    said = " ".join(run_plan(capsys, *run, "--chips=2", "--of=v3").split())
-    assert "Memory of a device: 0.46" in said and "sharded over 4 devices" in said
-    said = " ".join(run_plan(capsys, *run).split())
-    assert "Memory of all devices: 1.8" in said and "sharded over all of them" in said
+    output = " ".join(run_plan(capsys, *run, "--chips=2", "--of=v3").split())
+    assert "Memory of a device: 0.46" in output and "sharded over 4 devices" in output
+    output = " ".join(run_plan(capsys, *run).split())
+    assert "Memory of all devices: 1.8" in output and "sharded over all of them" in output
 
 
 @pytest.mark.slow
-def test_a_mesh_of_other_devices_is_reported(capsys):
+def test_mesh_with_another_number_of_devices_is_reported(capsys):
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--of=v5e"
-    said = " ".join(run_plan(capsys, *run, "--chips=16").split())
-    assert "mesh has 8 devices, but there are 16 devices" in said
+    output = " ".join(run_plan(capsys, *run, "--chips=16").split())
+    assert "mesh has 8 devices, but there are 16 devices" in output
     assert "would not start" not in run_plan(capsys, *run, "--chips=8")
     free = "--gin.mesh.make_mesh.fsdp=-1"
     assert "would not start" not in run_plan(capsys, *run, "--chips=16", free)
 
 
 @pytest.mark.slow
-def test_a_chip_of_v3_is_two_devices(capsys):
-    said = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v3")
-    assert "of the 16 of a core of a TPU v3" in " ".join(said.split())
-    said = run_plan(capsys, "--hours=1", "--chips=1", "--of=v3", "--mfu=0.5")
-    assert f"{3600 * 0.5 * 123e12:.3g}" in said
+def test_tpu_v3_chip_has_two_devices(capsys):
+    output = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v3")
+    assert "of the 16 of a core of a TPU v3" in " ".join(output.split())
+    output = run_plan(capsys, "--hours=1", "--chips=1", "--of=v3", "--mfu=0.5")
+    assert f"{3600 * 0.5 * 123e12:.3g}" in output
 
 
 @pytest.mark.slow
-def test_a_sparse_run_has_active_parameters(capsys):
-    said = run_plan(capsys, "--gin_file=runs/decoder.gin", "--gin_file=models/mixtral_8x7b.gin")
-    assert "46.7B parameters (12.9B active)" in said
+def test_mixture_of_experts_reports_active_parameters(capsys):
+    output = run_plan(capsys, "--gin_file=runs/decoder.gin", "--gin_file=models/mixtral_8x7b.gin")
+    assert "46.7B parameters (12.9B active)" in output
 
 
 @pytest.mark.parametrize(
@@ -177,6 +177,6 @@ def test_a_sparse_run_has_active_parameters(capsys):
         ),
     ],
 )
-def test_impossible_plans_are_refused(argv, values, capsys):
+def test_invalid_plans_are_rejected(argv, values, capsys):
     with exits(capsys, *values):
         plan.main(argv)

@@ -1,4 +1,4 @@
-"""The command `predict`: what each run does, many items at once, and errors."""
+"""The command `predict`: the mode of each run, files of items, and errors."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def run_of(tmp_path_factory):
 
 
 @pytest.fixture
-def said(capsys, monkeypatch):
+def predict_lines(capsys, monkeypatch):
     """Returns a function from arguments to the printed lines. The first is the announcement."""
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -81,7 +81,7 @@ def fails(capsys, *arguments) -> str:
     return " ".join(error_of(capsys, predict.main, arguments).split())
 
 
-# --- what each run does -------------------------------------------------------------------------
+# --- modes of runs --------------------------------------------------------------------------------
 
 BOTH = ["Ada", "so it"]
 
@@ -149,39 +149,41 @@ def slow(*case):
          "complete.", ".*"),
     ],
 )  # fmt: skip
-def test_each_run_does_what_it_was_trained_for(run_of, said, name, arguments, announced, form):
-    heading, *others = said(f"--run={run_of(name)}", *arguments)
+def test_each_run_predicts_in_its_trained_mode(
+    run_of, predict_lines, name, arguments, announced, form
+):
+    heading, *others = predict_lines(f"--run={run_of(name)}", *arguments)
     assert heading.startswith(f"{run_of(name)}: {announced}")
     assert re.search(form, "\n".join(others))
 
 
 @pytest.mark.slow
-def test_a_text_sends_the_terminal_nothing(run_of, capsys):
+def test_control_characters_of_texts_are_escaped(run_of, capsys):
     predict.main([f"--run={run_of('causal')}", "Ada\x1b]0;x\x07", "b", "--max_new=1"])
-    said = capsys.readouterr().out
-    assert "Ada␛]0;x" in said and "\x1b" not in said and "\x07" not in said
+    output = capsys.readouterr().out
+    assert "Ada␛]0;x" in output and "\x1b" not in output and "\x07" not in output
 
 
 @pytest.mark.slow
-def test_the_probability_of_each_token_matches_the_file(run_of, said, tmp_path):
+def test_printed_token_probabilities_match_the_output_file(run_of, predict_lines, tmp_path):
     run, text, out = f"--run={run_of('elsewhere')}", "so it was", tmp_path / "out.jsonl"
     file = write_items(tmp_path / "in.jsonl", [{"text": text}])
-    said(run, "--score", f"--file={file}", f"--out={out}")
+    predict_lines(run, "--score", f"--file={file}", f"--out={out}")
     (record,) = read(out)
-    _, _, _, *rows, _ = said(run, "--score", text)
+    _, _, _, *rows, _ = predict_lines(run, "--score", text)
     assert [row.split()[-2:] for row in rows] == [
         [f"{np.exp(x):.3g}", f"{x:.3f}"] for _, x in record["token_log_probs"]
     ]
-    _, summary, hint, _ = said(run, "--score", text * 8)
+    _, summary, hint, _ = predict_lines(run, "--score", text * 8)
     assert "over 72 tokens" in summary and hint.startswith("--file and --out write")
 
 
 @pytest.mark.slow
-def test_the_sequences_of_a_file_are_embedded(run_of, said, tmp_path):
+def test_sequences_of_a_fasta_file_are_embedded(run_of, predict_lines, tmp_path):
     file = tmp_path / "in.fa"
     file.write_text(">x\nacgt\nAC\n>y one\nTTT\n")
     run = f"--run={run_of('masked')}"
-    said(run, "--mode=embed", f"--file={file}", f"--out={tmp_path}/out.jsonl")
+    predict_lines(run, "--mode=embed", f"--file={file}", f"--out={tmp_path}/out.jsonl")
     records = read(tmp_path / "out.jsonl")
     assert [(x["id"], x["text"]) for x in records] == [("x", "ACGTAC"), ("y", "TTT")]
     vectors = embed(open_run(run_of("masked")), ["ACGTAC", "TTT"])
@@ -189,28 +191,30 @@ def test_the_sequences_of_a_file_are_embedded(run_of, said, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_samples_and_a_draft(run_of, said):
-    sampled = said(f"--run={run_of('causal')}", "Ada", "--temperature=3", "--samples=3", "--seed=2")
+def test_samples_are_separated_and_drafts_change_no_answer(run_of, predict_lines):
+    sampled = predict_lines(
+        f"--run={run_of('causal')}", "Ada", "--temperature=3", "--samples=3", "--seed=2"
+    )
     assert sum("Ada" in line for line in sampled) == 3
     assert sum(line.startswith("────") for line in sampled) == 2
-    drafted = said(f"--run={run_of('causal')}", "Ada", f"--draft={run_of('elsewhere')}")
+    drafted = predict_lines(f"--run={run_of('causal')}", "Ada", f"--draft={run_of('elsewhere')}")
     assert "accepted" in drafted[-2]
-    assert drafted[1] == said(f"--run={run_of('causal')}", "Ada")[1]
+    assert drafted[1] == predict_lines(f"--run={run_of('causal')}", "Ada")[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal", "spans", "ahead", "masked"])
-def test_devices_change_nothing(run_of, said, monkeypatch, name):
+def test_number_of_devices_changes_no_answer(run_of, predict_lines, monkeypatch, name):
     """Rows over eight devices, rows and parameters over eight devices, and one device agree."""
     text = {"spans": "a <extra_id_0> b", "masked": "a [MASK]"}.get(name, "Ada")
     drafts = ["--own_drafts"] if name == "ahead" else []
     asked = [f"--run={run_of(name)}", text, f"so {text}", *drafts]
-    each, spread = said(*asked), said(*asked, "--fsdp=2", "--tensor=2")
+    each, spread = predict_lines(*asked), predict_lines(*asked, "--fsdp=2", "--tensor=2")
     monkeypatch.setattr(predict, "make_mesh", lambda **_: make_mesh(devices=jax.devices()[:1]))
-    assert each == spread == said(*asked)
+    assert each == spread == predict_lines(*asked)
 
 
-# --- many at once -------------------------------------------------------------------------------
+# --- files of items -------------------------------------------------------------------------------
 
 
 def write_items(path, items):
@@ -242,24 +246,24 @@ QUICK = ("causal", "masked", "classes")
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FIELDS]
 )
-def test_answers_of_a_file(run_of, said, tmp_path, name):
+def test_file_answers_keep_their_fields_and_are_not_repeated(run_of, predict_lines, tmp_path, name):
     text = {"masked": "a [MASK]", "diffusion": "a [MASK]", "spans": "a <extra_id_0> b"}
     items = [{"text": text.get(name, "a" * k), "id": k} for k in (3, 1, 2)]
     file, out = write_items(tmp_path / "in.jsonl", items), tmp_path / "[out].jsonl"
     arguments = f"--run={run_of(name)}", f"--file={file}", f"--out={out}", "--batch_size=2"
-    printed = said(*arguments)
+    printed = predict_lines(*arguments)
     assert printed[-2].endswith("holds 3 answers.") and "[out].jsonl" in "".join(printed)
     found = read(out)
     assert [{key: line[key] for key in ("text", "id")} for line in found] == items
     assert all(line.keys() == FIELDS[name] | {"text", "id"} for line in found)
     before = out.read_bytes()
-    printed = said(*arguments)
+    printed = predict_lines(*arguments)
     assert any("already holds 3 answers: continuing after them" in line for line in printed)
     assert out.read_bytes() == before
 
 
 @pytest.mark.slow
-def test_few_shot_prompts_are_scored(run_of, said, tmp_path):
+def test_few_shot_prompts_are_scored(run_of, predict_lines, tmp_path):
     for field, kept in (("label", "label"), ("answer", "expected")):
         example = write_items(tmp_path / "ex.jsonl", [{"q": "1+1", field: "2"}])
         file = write_items(
@@ -267,8 +271,15 @@ def test_few_shot_prompts_are_scored(run_of, said, tmp_path):
         )
         out = tmp_path / f"{field}.jsonl"
         template = f"--template=Q: {{q}}\\nA: {{{field}}}"
-        printed = said(f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", template,
-                    f"--examples={example}", f"--answer={field}", "--stop=\\n")  # fmt: skip
+        printed = predict_lines(
+            f"--run={run_of('elsewhere')}",
+            f"--file={file}",
+            f"--out={out}",
+            template,
+            f"--examples={example}",
+            f"--answer={field}",
+            "--stop=\\n",
+        )
         right = sum(line["answer"].strip() == line[kept] for line in read(out))
         assert printed[-2] == f"Exact match: {right} of 2 ({right / 2:.1%})."
         assert read(out)[0]["text"] == "Q: 1+1\nA: 2\n\nQ: 2+2\nA:"
@@ -276,13 +287,13 @@ def test_few_shot_prompts_are_scored(run_of, said, tmp_path):
 
 
 @pytest.mark.slow
-def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
+def test_hidden_states_of_a_file_are_written_as_arrays(run_of, predict_lines, capsys, tmp_path):
     texts, out = ["Ada", "Alan and Ada"], tmp_path / "new" / "states.npz"
     file = tmp_path / "in.jsonl"
     file.write_text("".join(json.dumps(text) + "\n" for text in texts))
     asked = f"--run={run_of('masked')}", "--mode=states", f"--file={file}"
     assert "holds the hidden states of 2 texts." in " ".join(
-        said(*asked, f"--out={out}", "--layer=all")
+        predict_lines(*asked, f"--out={out}", "--layer=all")
     )
     trained = open_run(run_of("masked"))
     with np.load(out) as found:
@@ -302,14 +313,14 @@ def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
     assert os.listdir(out.parent) == ["states.npz"]
 
 
-def test_a_setting_of_the_model_that_is_damaged_names_its_file(capsys, tmp_path):
+def test_damaged_model_setting_names_its_file(capsys, tmp_path):
     directory = write_run(tmp_path, "decoder", "causal_lm")
     config = tmp_path / "config.gin"
     config.write_text(config.read_text().replace("head_dim", "head_Dim"))
     assert "config.gin" in fails(capsys, f"--run={directory}", "Ada")
 
 
-def test_prompt_forms_that_are_damaged_name_their_file(capsys, tmp_path):
+def test_damaged_prompt_forms_name_their_file(capsys, tmp_path):
     directory = write_run(tmp_path, "decoder")
     (tmp_path / "prompt_forms.json").write_text('[{"mo`e": "embed"}]')
     assert_named(fails(capsys, f"--run={directory}", "Ada"), "prompt_forms.json")
@@ -319,7 +330,7 @@ def test_prompt_forms_that_are_damaged_name_their_file(capsys, tmp_path):
         assert_named(fails(capsys, f"--run={directory}", "Ada"), "prompt_forms.json", value)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- rejected input -------------------------------------------------------------------------------
 
 
 @pytest.mark.sampled
@@ -387,12 +398,12 @@ def test_prompt_forms_that_are_damaged_name_their_file(capsys, tmp_path):
         ("middle", ["--prefix=a", "--suffix=<extra_id_0>"], ["blanks", "prefix", "suffix"]),
     ],
 )
-def test_mistakes_are_reported_in_a_line(
+def test_invalid_requests_are_rejected(
     run_of, capsys, tmp_path, monkeypatch, name, arguments, values
 ):
     monkeypatch.chdir(tmp_path)
-    said = fails(capsys, f"--run={run_of(name)}", *arguments)
-    assert_named(said, "--traceback", *values)
+    output = fails(capsys, f"--run={run_of(name)}", *arguments)
+    assert_named(output, "--traceback", *values)
     assert not (tmp_path / "out.jsonl").exists()
 
 
@@ -415,11 +426,11 @@ def test_mistakes_are_reported_in_a_line(
         (["--file=a.jsonl", "--out=./a.jsonl"], ["--out", "--file"]),
     ],
 )
-def test_arguments_that_exclude_each_other(capsys, arguments, values):
+def test_conflicting_or_invalid_arguments_are_rejected(capsys, arguments, values):
     assert_named(fails(capsys, "--run=not_opened", *arguments), *values)
 
 
-def test_no_such_run(run_of, capsys, tmp_path):
+def test_missing_run_checkpoint_or_vocabulary_is_named(run_of, capsys, tmp_path):
     none = tmp_path / "none"
     assert_named(fails(capsys, f"--run={none}", "a"), none, "config.gin")
     new = write_run(tmp_path / "new", "decoder", "causal_lm")
@@ -430,20 +441,22 @@ def test_no_such_run(run_of, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path, monkeypatch):
+def test_draft_model_of_another_vocabulary_or_layout_is_rejected(
+    run_of, capsys, tmp_path, monkeypatch
+):
     ids = special_tokens.token_ids(TOKENIZER, sentinels=3)
     other = write_run(tmp_path, "decoder", "causal_lm", vocabulary=ids)
     causal = f"--run={run_of('causal')}"
     assert_named(fails(capsys, causal, "a", f"--draft={other}"), "draft", "vocabulary")
-    said = fails(capsys, causal, "a", f"--draft={run_of('spans')}")
-    assert_named(said, "draft", "'encoder_decoder'", "'decoder'")
+    output = fails(capsys, causal, "a", f"--draft={run_of('spans')}")
+    assert_named(output, "draft", "'encoder_decoder'", "'decoder'")
     monkeypatch.setenv("HOME", str(tmp_path))  # Copies of buckets are there.
-    said = fails(capsys, causal, "a", "--draft=memory://bucket/none")
-    assert_named(said, "memory://bucket/none", "config.gin")
+    output = fails(capsys, causal, "a", "--draft=memory://bucket/none")
+    assert_named(output, "memory://bucket/none", "config.gin")
 
 
 @pytest.mark.slow
-def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
+def test_invalid_input_files_are_rejected(run_of, capsys, tmp_path):
     run, out = f"--run={run_of('elsewhere')}", f"--out={tmp_path / 'out.jsonl'}"
     file = tmp_path / "in.jsonl"
     ask = [run, f"--file={file}", out]
@@ -470,12 +483,12 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_and_started_again(run_of, said, tmp_path):
+def test_killed_prediction_continues_with_the_same_answers(run_of, predict_lines, tmp_path):
     """The result is the same as without interruption, since samples depend on the line number."""
     items = [{"text": "tea " * (k % 5 + 1)} for k in range(40)]
     file = write_items(tmp_path / "in.jsonl", items)
     how = [f"--run={run_of('elsewhere')}", f"--file={file}", "--batch_size=1", "--temperature=1"]
-    said(*how, f"--out={tmp_path / 'whole.jsonl'}")
+    predict_lines(*how, f"--out={tmp_path / 'whole.jsonl'}")
     out = tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "pretrax", "predict", *how, f"--out={out}", "--max_new=4"]
     process = subprocess.Popen(command, cwd=tiny.ROOT, env=tiny.environment())
@@ -488,20 +501,22 @@ def test_killed_and_started_again(run_of, said, tmp_path):
     kept = out.read_bytes()
     assert 8 <= kept.count(b"\n") < 40
     out.write_bytes(kept + b'{"text": "half a li')
-    printed = said(*how, f"--out={out}")
+    printed = predict_lines(*how, f"--out={out}")
     assert any(f"already holds {kept.count(bytes([10]))} answers" in line for line in printed)
     whole, found = read(tmp_path / "whole.jsonl"), read(out)
     assert [(x["text"], x["answer"]) for x in found] == [(x["text"], x["answer"]) for x in whole]
 
 
 @pytest.mark.slow
-def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
+def test_malformed_line_gets_an_error_and_others_are_answered(
+    run_of, predict_lines, capsys, tmp_path
+):
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     file.write_text('{"text": "a"}\n' + "[" * 100_000 + '\n{"text": " "}\n{"text": "b"}\n')
     command = [f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", "--mode=complete"]
     with atomic_writes.locked(out, "`predict`"):
         assert_named(fails(capsys, *command), out, "process")
-    printed = said(*command)
+    printed = predict_lines(*command)
     assert '2 of them are an "error", which says why there is no answer.' in printed
     found = read(out)
     assert ["answer" in line for line in found] == [True, False, False, True]
@@ -509,10 +524,10 @@ def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
     assert_named(found[2]["error"], "Item 3", "' '")
 
 
-def test_a_line_that_a_model_cannot_read_costs_no_other(run_of, said, tmp_path):
+def test_unreadable_item_gets_an_error_and_others_are_answered(run_of, predict_lines, tmp_path):
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     file.write_text("".join(json.dumps(x) + "\n" for x in ("a", "b <extra_id_0>", "x" * 40, "c")))
-    printed = said(f"--run={run_of('causal')}", f"--file={file}", f"--out={out}")
+    printed = predict_lines(f"--run={run_of('causal')}", f"--file={file}", f"--out={out}")
     assert '2 of them are an "error", which says why there is no answer.' in printed
     found = read(out)
     assert ["answer" in line for line in found] == [True, False, False, True]
@@ -520,6 +535,6 @@ def test_a_line_that_a_model_cannot_read_costs_no_other(run_of, said, tmp_path):
     assert_named(found[2]["error"], 4, 32)
 
 
-def test_a_traceback_where_it_is_asked_for(run_of):
+def test_traceback_flag_raises_the_original_error(run_of):
     with refuses(ValueError, "sing"):
         predict.main([f"--run={run_of('causal')}", "a", "--mode=sing", "--traceback"])

@@ -26,7 +26,7 @@ FOLDERS = sorted({name.split("/")[0] for name in tracked_files() if name.endswit
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_prose_follows_the_rules_of_style(folder, monkeypatch):
+def test_prose_follows_the_style_rules(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     files = [
         Path(name)
@@ -43,7 +43,7 @@ def test_prose_follows_the_rules_of_style(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_words_are_spelled_as_in_american_english():
+def test_spelling_is_american():
     pytest.importorskip("codespell_lib", reason="pip install codespell")
     files = [name for name in tracked_files() if name.endswith((*ENDINGS, ".toml", ".yml", ".sh"))]
     checked = subprocess.run(
@@ -65,7 +65,7 @@ def test_words_are_spelled_as_in_american_english():
         ("docstring", 'Pair("The mean.", "def mean(values):'),
     ],
 )
-def test_habits_are_found(kind, text):
+def test_style_violations_are_found(kind, text):
     assert problems(Passage("a.md", 1, kind, text))
 
 
@@ -83,7 +83,7 @@ def test_plain_sentences_pass(kind, text):
     assert problems(Passage("a.md", 1, kind, text)) == []
 
 
-def test_every_kind_of_prose_is_read(tmp_path):
+def test_every_kind_of_prose_is_checked(tmp_path):
     python = tmp_path / "a.py"
     python.write_text(
         '"""Module."""\n\n# Two lines\n# of a comment.\nadd("--x", help="number of rows")\n'

@@ -40,7 +40,7 @@ def stub() -> dict[str, str]:
     return found
 
 
-def test_names_are_those_that_type_checkers_see():
+def test_exported_names_match_the_type_stub():
     assert pretrax.__all__ == sorted(stub()) and set(stub()) <= set(dir(pretrax))
     for name, module in stub().items():
         value = getattr(pretrax, name)
@@ -48,7 +48,7 @@ def test_names_are_those_that_type_checkers_see():
         assert value.__module__ == module, "import a name from where it is defined"
 
 
-def test_every_name_is_documented():
+def test_every_exported_name_is_documented():
     page = (ROOT / PAGE).read_text()
     for name in pretrax.__all__:
         assert f"`pretrax.{name}`" in page, name
@@ -56,7 +56,7 @@ def test_every_name_is_documented():
 
 
 @pytest.mark.slow
-def test_names_of_subcommands_are_functions():
+def test_exported_subcommand_names_are_functions():
     """A file of the checkout, such as train.py, does not hide one."""
     program = "import pretrax; print(*(type(getattr(pretrax, name)).__name__ for name in {!r}))"
     subcommands = sorted(SUBCOMMANDS.keys() & set(pretrax.__all__))

@@ -13,30 +13,30 @@ def refused(message="rate must be at most 1, got 1.5.", error=ValueError):
     raise error(message)
 
 
-def test_a_refusal_names_its_setting_and_values():
+def test_refuses_accepts_a_message_with_all_values():
     with refuses(ValueError, "rate", 1, 1.5) as caught:
         refused()
     assert caught.type is ValueError
 
 
 @pytest.mark.parametrize("values", [("rat",), ("rates",), (5,), (1.55,), ("rate", 2)])
-def test_a_refusal_without_a_value_fails(values):
+def test_refuses_fails_if_a_value_is_missing(values):
     with refuses(AssertionError, values[-1]), refuses(ValueError, *values):
         refused()
 
 
-def test_words_of_a_sentence_are_not_a_value():
+def test_refuses_rejects_sentences_as_values():
     refused_words = functools.partial(assert_named, "The colors are 'dark green' and red.")
     refused_words("'dark green'", "red")
     with refuses(AssertionError, "reworded"):
         refused_words("The colors")
 
 
-def test_a_line_may_end_within_a_value():
+def test_refuses_matches_values_across_line_breaks():
     assert_named("got\nsteps =\n  5.", "steps = 5")
 
 
-def test_a_warning_names_its_values():
+def test_warns_accepts_a_message_with_all_values():
     with warns(UserWarning, "rate", 1.5):
         warnings.warn("unrelated", stacklevel=1)
         warnings.warn("rate = 1.5", stacklevel=1)
@@ -44,12 +44,12 @@ def test_a_warning_names_its_values():
         warnings.warn("rate = 1.5", stacklevel=1)
 
 
-def test_an_error_of_another_type_is_not_caught():
+def test_refuses_does_not_catch_other_error_types():
     with pytest.raises(KeyError), refuses(ValueError):
         refused(error=KeyError)
 
 
-def test_a_block_without_an_error_fails():
+def test_refuses_fails_if_nothing_is_raised():
     with pytest.raises(pytest.fail.Exception), refuses(ValueError, "rate"):
         pass
 

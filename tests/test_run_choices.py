@@ -94,7 +94,7 @@ def read(*words: str, required: bool = True):
     ],
     ids=" ".join,
 )
-def test_names_stand_for_gin_files_and_bindings_in_a_fixed_order(words, files, bindings):
+def test_names_expand_to_gin_files_and_bindings_in_a_fixed_order(words, files, bindings):
     parser = argparse.ArgumentParser()
     add_run_arguments(parser)
     _, given, chosen = parse_run(parser, words, required=True)
@@ -103,20 +103,20 @@ def test_names_stand_for_gin_files_and_bindings_in_a_fixed_order(words, files, b
     assert ("STEPS = 4" in given.bindings) == ("--steps=4" in words)
 
 
-def test_a_named_run_is_the_run_of_its_gin_files():
+def test_named_run_equals_the_run_of_its_gin_files():
     named = read("decoder", "--objective", "fill_in_the_middle", "--steps", "4", "--run_dir=a")
     files = ["runs/decoder.gin", "objectives/fill_in_the_middle.gin"]
     assert named == read_run(files, ["STEPS = 4", "RUN_DIR = 'a'"])
 
 
-def test_a_later_gin_file_names_the_run_directory_and_overrides_the_names(tmp_path):
+def test_later_gin_file_overrides_the_run_directory_and_names(tmp_path):
     later = tmp_path / "later.gin"
     later.write_text(OWN.format("").replace('include "runs/decoder.gin"', ""))
     run = read("decoder", "--objective=ul2", f"--gin_file={later}")
     assert run.run_dir == "runs/own" and run.objective.function is objectives.ul2
 
 
-def test_a_run_of_ones_own_and_a_builder_of_ones_own(tmp_path, monkeypatch):
+def test_user_gin_run_and_user_builder_are_accepted(tmp_path, monkeypatch):
     (tmp_path / "named_objectives.py").write_text(
         "from pretrax.objectives import causal_lm as mine\n"
     )
@@ -128,7 +128,7 @@ def test_a_run_of_ones_own_and_a_builder_of_ones_own(tmp_path, monkeypatch):
     assert (run.steps, run.run_dir) == (5, "runs/own-named_objectives_mine")
 
 
-def test_a_macro_of_the_runs_own_file_is_meant(tmp_path):
+def test_macro_of_a_user_file_takes_precedence_over_an_option(tmp_path):
     own = tmp_path / "own.gin"
     own.write_text(OWN.format("DATA = 5\ntraining.Run.steps = %DATA"))
     assert read(str(own), "--data=7").steps == 7
@@ -156,15 +156,15 @@ def test_a_macro_of_the_runs_own_file_is_meant(tmp_path):
     ],
     ids=lambda x: " ".join(x),
 )
-def test_a_name_that_cannot_work_is_one_line_with_what_is_near(capsys, arguments, names):
+def test_unknown_name_is_rejected_with_similar_names(capsys, arguments, names):
     with pytest.raises(SystemExit) as end:
         cli.run("train", arguments)
-    said = capsys.readouterr().err
-    assert end.value.code == 2 and len(said.strip().splitlines()) == 1
-    assert not [name for name in names if name not in said], said
+    output = capsys.readouterr().err
+    assert end.value.code == 2 and len(output.strip().splitlines()) == 1
+    assert not [name for name in names if name not in output], output
 
 
-def test_a_run_directory_is_refused_with_its_gin_file(capsys, tmp_path):
+def test_run_directory_is_rejected_with_the_command_for_its_gin_file(capsys, tmp_path):
     (tmp_path / "config.gin").touch()
     with exits(capsys, f"`pretrax train {tmp_path}/config.gin`", f"--run={tmp_path}"):
         cli.run("train", [str(tmp_path)])
@@ -183,12 +183,12 @@ def test_a_run_directory_is_refused_with_its_gin_file(capsys, tmp_path):
         ("compare", ["decoder"], ["'decoder'", "`pretrax train decoder`"]),
     ],
 )
-def test_a_file_of_another_command_is_refused_with_its_command(capsys, command, words, names):
+def test_gin_file_of_another_command_is_rejected_with_that_command(capsys, command, words, names):
     with exits(capsys, *names):
         cli.run(command, words)
 
 
-def test_a_combination_that_cannot_work_names_what_was_typed(capsys, monkeypatch):
+def test_error_of_a_combination_repeats_the_typed_names(capsys, monkeypatch):
     def refuse(run, **_):
         raise ValueError("The objective needs heads.")
 
@@ -203,7 +203,7 @@ def test_a_combination_that_cannot_work_names_what_was_typed(capsys, monkeypatch
 
 
 @pytest.mark.slow
-def test_plan_and_show_take_the_same_names(capsys):
+def test_plan_and_show_accept_the_names_of_train(capsys):
     cli.run("plan", ["decoder", "--model=gpt2_tiny"])
     named = capsys.readouterr().out
     cli.run("plan", ["--gin_file=runs/decoder.gin", "--gin_file=models/gpt2_tiny.gin"])
@@ -227,13 +227,13 @@ def test_plan_and_show_take_the_same_names(capsys):
         ({"objective": "mlm"}, ["--gin_file=my_run.gin"], ""),
     ],
 )
-def test_an_error_names_the_usual_run_of_an_objective(names, words, usual):
+def test_error_suggests_the_usual_run_of_an_objective(names, words, usual):
     _, *lines = run_choices._combined(NamedWords(names, words)).split("\n")
     assert len(lines) == bool(usual)
     assert all(f"pretrax train {usual}" in line for line in lines)
 
 
-def test_variants_of_a_comparison_take_the_same_options(tmp_path):
+def test_comparison_variants_accept_the_options_of_train(tmp_path):
     variants = {"spans": ["--objective=t5"], "own": ["objectives/prefix_lm.gin"]}
     file = small.write(tmp_path, f"comparison.Comparison.variants = {variants}")
     compared = read_comparison(file)
@@ -250,7 +250,7 @@ def test_variants_of_a_comparison_take_the_same_options(tmp_path):
 @pytest.mark.parametrize(
     "kind, names", [("run", {"decoder"}), ("model", {"gpt2"}), ("objective", {"ul2", "mlm"})]
 )
-def test_a_shell_completes_names(kind, names, monkeypatch):
+def test_shell_completes_names(kind, names, monkeypatch):
     parser = argparse.ArgumentParser()
     add_run_arguments(parser)
     (action,) = [one for one in parser._actions if one.dest in (kind, f"{kind}_file")]
@@ -261,14 +261,14 @@ def test_a_shell_completes_names(kind, names, monkeypatch):
     parse_run(parser, ["--objective=ul"])  # a name that is not whole yet is not an error
 
 
-def test_every_name_of_gin_configs_is_known():
+def test_every_gin_config_is_known_by_its_name():
     for kind, folder in run_choices.FOLDERS.items():
         for path in (GIN_CONFIGS / folder).glob("*.gin"):
             assert run_choices.part_named(kind, path.stem).files == (f"{folder}/{path.name}",)
 
 
 @pytest.mark.slow
-def test_a_named_run_is_trained(tmp_path, monkeypatch, capsys):
+def test_named_run_is_trained(tmp_path, monkeypatch, capsys):
     (tmp_path / "texts").mkdir()
     lines = "".join(f"Line {i} says that {i} and {i} are {2 * i}.\n" for i in range(400))
     (tmp_path / "texts/a.txt").write_text(lines)
@@ -282,7 +282,7 @@ def test_a_named_run_is_trained(tmp_path, monkeypatch, capsys):
         "--gin.models.decoder.num_layers=1",
     ]
     cli.run("train", ["decoder", "--data=texts/*.txt", "--objective=fim", "--steps=2", *settings])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     directory = tmp_path / "runs/decoder-texts_txt-fill_in_the_middle"
     assert (directory / "result.json").exists()
-    assert re.search(r"everything else [\d.]+ \(", said)
+    assert re.search(r"everything else [\d.]+ \(", output)

@@ -7,7 +7,7 @@ from tests.shares import share_of
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 11])
-def test_every_file_is_in_one_share(count):
+def test_every_file_is_in_exactly_one_share(count):
     files = [f"test_{number}.py" for number in range(count)]
     shares = [share_of(files, f"{first}/4") for first in (1, 2, 3, 4)]
     assert sorted(sum(shares, [])) == sorted(files)
@@ -15,6 +15,6 @@ def test_every_file_is_in_one_share(count):
 
 
 @pytest.mark.parametrize("share", ["0/3", "4/3", "1", "1/0", "a/b", "-1/3"])
-def test_a_share_of_another_form_is_refused(share):
+def test_malformed_share_is_rejected(share):
     with refuses(ValueError, share):
         share_of(["test_a.py"], share)

@@ -30,11 +30,11 @@ def fails(capsys, *arguments) -> str:
     return error_of(capsys, show.run, arguments)
 
 
-# --- what is printed ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_text_without_a_loss_is_pointed_out(capsys, monkeypatch):
+def test_text_without_a_loss_is_reported(capsys, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "examples")
     name = "objective_on_token_texts.masked_numbers"
     only_numbers = (
@@ -47,34 +47,34 @@ def test_a_text_without_a_loss_is_pointed_out(capsys, monkeypatch):
     assert show.WITHOUT_LOSS not in prints(capsys, *only_numbers, "--text=2 cats")
 
 
-def test_letters_that_the_vocabulary_lacks_are_counted(tmp_path):
+def test_letters_missing_from_the_vocabulary_are_counted(tmp_path):
     dna = vocabularies.letters(str(tmp_path), VocabularySource(), alphabet="dna")
     text = functools.partial(sample_text.from_texts, dna)
     assert not show.lacking(text(["ACGT"]))
     assert_named(show.lacking(text(["ACGT", "xyz"])), 3, 7)
 
 
-def test_the_list_has_every_objective(capsys):
-    said = prints(capsys, "--list")
-    assert re.search(r"masked_lm +mlm +77 +encoder +.*BERT, arXiv:1810\.04805", said)
-    lines = said.splitlines()
+def test_list_has_every_objective(capsys):
+    output = prints(capsys, "--list")
+    assert re.search(r"masked_lm +mlm +77 +encoder +.*BERT, arXiv:1810\.04805", output)
+    lines = output.splitlines()
     for family, entries in FAMILIES.items():
         place = lines.index(family)
         names = [line.split()[0] for line in lines[place + 1 : place + 1 + len(entries)]]
         assert names == list(entries)
-    assert said.endswith("To see one: pretrax show --objective=NAME\n")
+    assert output.endswith("To see one: pretrax show --objective=NAME\n")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 136])
-def test_an_objective_has_one_line_of_the_list_in_any_terminal(capsys, monkeypatch, width):
+def test_list_has_one_line_per_objective_at_any_width(capsys, monkeypatch, width):
     monkeypatch.setattr(show, "LIST_WIDTH", width)
-    said = prints(capsys, "--list").partition("\nloss:")[0]
-    assert "…" not in said and max(map(len, said.splitlines())) <= width
-    assert re.search(r"^span_corruption .* fine-tuning to text-to-text tasks", said, re.MULTILINE)
-    assert len(said.splitlines()) == 1 + len(CATALOG) + 2 * len(FAMILIES)
+    output = prints(capsys, "--list").partition("\nloss:")[0]
+    assert "…" not in output and max(map(len, output.splitlines())) <= width
+    assert re.search(r"^span_corruption .* fine-tuning to text-to-text tasks", output, re.MULTILINE)
+    assert len(output.splitlines()) == 1 + len(CATALOG) + 2 * len(FAMILIES)
 
 
-def test_the_list_as_json(capsys):
+def test_list_is_printed_as_json(capsys):
     found = json.loads(prints(capsys, "--list", "--json"))
     assert [one["objective"] for one in found] == list(CATALOG)
     (masked,) = [one for one in found if one["objective"] == "masked_lm"]
@@ -86,9 +86,9 @@ def test_the_list_as_json(capsys):
 @pytest.mark.parametrize(
     "arguments", [["--list"], [BYTES, "--objective=causal_lm", "--text=a b"]], ids=str
 )
-def test_output_in_a_file_has_no_blanks_at_the_end_of_lines(capsys, arguments):
-    said = prints(capsys, *arguments)
-    padded = [line for line in said.splitlines() if line.endswith(" ")]
+def test_output_has_no_trailing_spaces(capsys, arguments):
+    output = prints(capsys, *arguments)
+    padded = [line for line in output.splitlines() if line.endswith(" ")]
     assert not padded
 
 
@@ -101,14 +101,14 @@ def vocabulary_folder(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CATALOG)
-def test_the_default_output_fits_on_two_screens(name, capsys, monkeypatch, vocabulary_folder):
+def test_default_output_fits_on_two_screens(name, capsys, monkeypatch, vocabulary_folder):
     monkeypatch.chdir(vocabulary_folder)
     monkeypatch.setattr(show, "WIDTH", 80)
     assert len(prints(capsys, f"--objective={name}").splitlines()) <= 100
 
 
 @pytest.mark.slow
-def test_a_mixture_has_details_with_a_number_of_rows(capsys):
+def test_rows_option_shows_the_details_of_a_mixture(capsys):
     given = BYTES, "--objective=spans_and_prefix", "--text=A text of a few words."
     brief, whole = prints(capsys, *given), prints(capsys, *given, "--rows=1")
     assert (brief.count("Text  "), whole.count("Text  ")) == (1, 2)
@@ -118,14 +118,14 @@ def test_a_mixture_has_details_with_a_number_of_rows(capsys):
 
 
 @pytest.mark.slow
-def test_an_example_and_its_page(capsys, tmp_path, monkeypatch):
+def test_html_page_is_written_and_its_path_printed(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(showing, "STATISTICS_ROWS", 100)
     file = tmp_path / "deep" / "page.html"
-    said = prints(
+    output = prints(
         capsys, BYTES, "--text=Bread & butter, and more.", "--length=64", f"--html={file}"
     )
-    assert f"The page is {file}: open it in a browser." in said
-    assert len(said.splitlines()) < 5 and "Encoder" not in said
+    assert f"The page is {file}: open it in a browser." in output
+    assert len(output.splitlines()) < 5 and "Encoder" not in output
     page = file.read_text()
     assert "butter" in page and page.count("<details") == 3 and page.count("xmlns:xlink") == 2
 
@@ -133,39 +133,39 @@ def test_an_example_and_its_page(capsys, tmp_path, monkeypatch):
 FOX = "--text=The quick brown fox jumps over the lazy dog"
 
 
-def test_a_text_sends_the_terminal_nothing(capsys):
-    said = prints(capsys, BYTES, "--objective=causal_lm", "--text=a\x1b]0;x\x07b")
-    assert "a␛]0;x" in said and "\x1b" not in said and "\x07" not in said
+def test_control_characters_of_texts_are_escaped(capsys):
+    output = prints(capsys, BYTES, "--objective=causal_lm", "--text=a\x1b]0;x\x07b")
+    assert "a␛]0;x" in output and "\x1b" not in output and "\x07" not in output
     error = fails(capsys, BYTES, "--objective=causal_lm", "--file=\x1b]0;x\x07")
     assert "\x1b" not in error and "\x07" not in error
 
 
 @pytest.mark.slow
-def test_noise_that_adapts_says_that_it_is_shown_as_it_begins(capsys):
-    said = prints(capsys, BYTES, FOX, "--objective=amlm", "--hide=quick")
-    assert "Noise: adapts to the model in training, and is shown as at the start" in said
-    assert "5 hidden" in said
+def test_adaptive_noise_is_shown_in_its_initial_state(capsys):
+    output = prints(capsys, BYTES, FOX, "--objective=amlm", "--hide=quick")
+    assert "Noise: adapts to the model in training, and is shown as at the start" in output
+    assert "5 hidden" in output
     assert "adapts" not in prints(capsys, BYTES, FOX, "--objective=mlm", "--hide=quick")
 
 
 @pytest.mark.slow
-def test_what_a_textbook_hides(capsys):
-    said = prints(capsys, BYTES, FOX, "--hide=quick brown,jumps")
-    assert "16 hidden" in said and "The ⟨0⟩ fox ⟨1⟩ over the lazy dog</s>" in said
+def test_hide_option_hides_the_given_text(capsys):
+    output = prints(capsys, BYTES, FOX, "--hide=quick brown,jumps")
+    assert "16 hidden" in output and "The ⟨0⟩ fox ⟨1⟩ over the lazy dog</s>" in output
     call, middle = "--text=def add(a, b): return a + b", "--hide=add(a, b)"  # a piece with a comma
-    said = prints(capsys, BYTES, "--objective=fill_in_the_middle", call, middle)
-    assert re.search(r"<\|fim_middle\|> a +d.*\n +, · b \).*\n +· b \) </s>", said)
+    output = prints(capsys, BYTES, "--objective=fill_in_the_middle", call, middle)
+    assert re.search(r"<\|fim_middle\|> a +d.*\n +, · b \).*\n +· b \) </s>", output)
 
 
 @pytest.mark.slow
-def test_a_textbooks_example_word_by_word(capsys):
-    said = prints(capsys, "--vocabulary=words", FOX, "--hide=quick brown,jumps")
-    assert "The ⟨0⟩ fox ⟨1⟩ over the lazy dog </s>" in said
-    assert re.search(r"\n +▷ +⟨0⟩ +quick brown ⟨1⟩ +jumps ⟨2⟩", said)
+def test_hide_option_hides_whole_words(capsys):
+    output = prints(capsys, "--vocabulary=words", FOX, "--hide=quick brown,jumps")
+    assert "The ⟨0⟩ fox ⟨1⟩ over the lazy dog </s>" in output
+    assert re.search(r"\n +▷ +⟨0⟩ +quick brown ⟨1⟩ +jumps ⟨2⟩", output)
     call = "--text=def add(a, b): return a + b"
     fim = "--objective=fill_in_the_middle", "--vocabulary=words"
-    said = prints(capsys, *fim, call, "--hide=add(a, b)")
-    assert re.search(r"<\|fim_middle\|> add +\( +a +, +b +\)", said)
+    output = prints(capsys, *fim, call, "--hide=add(a, b)")
+    assert re.search(r"<\|fim_middle\|> add +\( +a +, +b +\)", output)
     later = "--text=an apple a day", "--hide=a"  # the first whole word
     assert "an apple ⟨0⟩ day" in prints(capsys, "--vocabulary=words", *later)
 
@@ -174,11 +174,13 @@ def test_a_textbooks_example_word_by_word(capsys):
 @pytest.mark.parametrize(
     "objective", ["masked_input_next_token", "masked_input_regularization", "causal_diffusion"]
 )
-def test_what_a_causal_model_reads_as_masks(objective, capsys):
-    said = prints(capsys, f"--objective={objective}", "--vocabulary=words", FOX, "--hide=fox jumps")
+def test_hidden_words_are_masks_in_causal_inputs(objective, capsys):
+    output = prints(
+        capsys, f"--objective={objective}", "--vocabulary=words", FOX, "--hide=fox jumps"
+    )
     # One of them is in the legend.
-    assert "brown [MASK] [MASK] over" in said and said.count("[MASK]") == 3
-    assert re.search(r"brown +fox +jumps +over", said)
+    assert "brown [MASK] [MASK] over" in output and output.count("[MASK]") == 3
+    assert re.search(r"brown +fox +jumps +over", output)
 
 
 @pytest.mark.sampled
@@ -194,31 +196,33 @@ def test_what_a_causal_model_reads_as_masks(objective, capsys):
         ("fill_in_the_middle", "quick,dog", ["quick", "dog", "fill-in-the-middle"]),
     ],
 )
-def test_what_cannot_be_hidden(objective, hide, values, capsys):
+def test_invalid_hide_option_is_rejected(objective, hide, values, capsys):
     error = fails(capsys, BYTES, f"--objective={objective}", FOX, f"--hide={hide}")
     assert_named(error, *values)
 
 
-def test_a_piece_of_a_word_is_not_hidden_by_words(capsys):
+def test_part_of_a_word_is_not_hidden_with_a_word_vocabulary(capsys):
     assert_named(fails(capsys, "--vocabulary=words", FOX, "--hide=uick brown"), "'uick brown'")
 
 
 @pytest.mark.slow
-def test_members_of_a_mixture(capsys, monkeypatch):
+def test_omitted_members_of_a_mixture_are_counted(capsys, monkeypatch):
     monkeypatch.setattr(drawing, "MAX_MEMBERS", 1)
-    said = prints(capsys, BYTES, "--objective=spans_and_prefix", "--text=A few words here.")
-    assert "spans ──" in said and "prefix ──" not in said and "The first 1 of 2 members." in said
+    output = prints(capsys, BYTES, "--objective=spans_and_prefix", "--text=A few words here.")
+    assert (
+        "spans ──" in output and "prefix ──" not in output and "The first 1 of 2 members." in output
+    )
 
 
-def test_several_documents_are_packed(capsys):
-    said = prints(capsys, BYTES, "--objective=causal_lm", "--text=one\n\ntwo", "--text=three")
-    assert "in 3 documents" in said and re.search(r"segments +1×4 2×4 3×6", said)
-    assert re.search(r"positions +0…3 0…3 0…5", said)
+def test_several_documents_are_packed_into_segments(capsys):
+    output = prints(capsys, BYTES, "--objective=causal_lm", "--text=one\n\ntwo", "--text=three")
+    assert "in 3 documents" in output and re.search(r"segments +1×4 2×4 3×6", output)
+    assert re.search(r"positions +0…3 0…3 0…5", output)
 
 
 @pytest.mark.slow
-def test_settings_and_another_layout(capsys):
-    said = prints(
+def test_objective_settings_and_layout_are_applied(capsys):
+    output = prints(
         capsys,
         BYTES,
         "--objective=span_corruption",
@@ -226,40 +230,44 @@ def test_settings_and_another_layout(capsys):
         "--layout=decoder",
         "--text=0123456789",
     )
-    assert "10 tokens; 5 hidden" in said and "Encoder" not in said
-    assert "pretrax train decoder --objective=span_corruption" in said
+    assert "10 tokens; 5 hidden" in output and "Encoder" not in output
+    assert "pretrax train decoder --objective=span_corruption" in output
 
 
 @pytest.mark.slow
-def test_a_text_of_the_user_is_unnecessary(capsys):
+def test_sample_text_is_shown_without_a_user_text(capsys):
     """Two views of the sample text would be longer than a row."""
-    said = prints(capsys, BYTES, "--objective=contrastive", "--length=64")
-    assert "contrastive" in said and "Model: encoder" in said and "Beautiful is better" in said
+    output = prints(capsys, BYTES, "--objective=contrastive", "--length=64")
+    assert (
+        "contrastive" in output and "Model: encoder" in output and "Beautiful is better" in output
+    )
 
 
 @pytest.mark.slow
-def test_what_trains_a_run_is_its_own_files_and_settings(capsys):
+def test_printed_train_command_has_the_given_files_and_settings(capsys):
     run, setting = "--gin_file=runs/decoder.gin", "--gin.training.Run.packing=single"
-    said = prints(capsys, BYTES, run, setting, "--text=Some words of mine.")
-    assert f"pretrax train {run} {setting}" in said
-    said = prints(capsys, BYTES, run, "--objective=prefix_lm", "--text=Some words of mine.")
-    assert f"pretrax train --objective=prefix_lm {run}" in said
-    said = prints(capsys, BYTES, "decoder", "--objective=prefix_lm", setting, "--text=Some words.")
-    assert f"pretrax train decoder --objective=prefix_lm {setting}\n" in said
+    output = prints(capsys, BYTES, run, setting, "--text=Some words of mine.")
+    assert f"pretrax train {run} {setting}" in output
+    output = prints(capsys, BYTES, run, "--objective=prefix_lm", "--text=Some words of mine.")
+    assert f"pretrax train --objective=prefix_lm {run}" in output
+    output = prints(
+        capsys, BYTES, "decoder", "--objective=prefix_lm", setting, "--text=Some words."
+    )
+    assert f"pretrax train decoder --objective=prefix_lm {setting}\n" in output
 
 
-def test_an_objective_of_a_user(capsys, tmp_path):
+def test_objective_of_a_user_gin_file_is_shown(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(
         "from __gin__ import dynamic_registration\nfrom pretrax import objectives\nfrom pretrax "
         "import training\ntraining.Run.objective = @objectives.causal_lm\n"
     )
-    said = prints(capsys, BYTES, f"--gin_file={file}", "--text=Some words of mine.")
-    assert "causal_lm" in said and "Model: decoder" in said
+    output = prints(capsys, BYTES, f"--gin_file={file}", "--text=Some words of mine.")
+    assert "causal_lm" in output and "Model: decoder" in output
 
 
 @pytest.mark.slow
-def test_a_gin_file_gives_text_vocabulary_and_row_length(capsys, tmp_path):
+def test_gin_file_determines_text_vocabulary_and_row_length(capsys, tmp_path):
     (tmp_path / "mine.txt").write_text("Some words of mine, and some of somebody else.")
     file = tmp_path / "own.gin"
     file.write_text(
@@ -275,17 +283,17 @@ def test_a_gin_file_gives_text_vocabulary_and_row_length(capsys, tmp_path):
         "training.Run.packing = 'single'\n"
     )
     given = f"--gin_file={file}"
-    said = prints(capsys, given, "--text=Five.")
-    assert re.search(r"Text  [56] tokens", said) and "packing = 'single' is not used" in said
-    assert "corpus of the gin files" not in said
+    output = prints(capsys, given, "--text=Five.")
+    assert re.search(r"Text  [56] tokens", output) and "packing = 'single' is not used" in output
+    assert "corpus of the gin files" not in output
     assert "Some words" in prints(capsys, given)
     assert "32" in fails(capsys, given, "--text=" + "long " * 20)
-    said = prints(capsys, given, BYTES, "--text=Five.")
-    assert "corpus of the gin files is not used: --vocabulary" in said
+    output = prints(capsys, given, BYTES, "--text=Five.")
+    assert "corpus of the gin files is not used: --vocabulary" in output
 
 
 @pytest.mark.slow
-def test_tasks_of_seqio_with_their_own_objectives(capsys, tmp_path, monkeypatch):
+def test_seqio_objective_tasks_are_shown(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.txt").write_text("0123456789 0123456789\n")
     (tmp_path / "shown_tasks.py").write_text(
@@ -303,28 +311,30 @@ def test_tasks_of_seqio_with_their_own_objectives(capsys, tmp_path, monkeypatch)
         "seqio.MixtureRegistry.add('shown_mixture', tasks)\n"
     )
     module = "--module=shown_tasks.py"
-    said = prints(capsys, "--task=shown_spans", module)
+    output = prints(capsys, "--task=shown_spans", module)
     assert (
-        "shown_spans" in said
-        and "Model: encoder-decoder" in said
-        and "21 tokens; 10 hidden" in said
+        "shown_spans" in output
+        and "Model: encoder-decoder" in output
+        and "21 tokens; 10 hidden" in output
     )
     files = ["--gin_file=runs/quickstart.gin", "--gin_file=corpora/seqio_objectives.gin"]
     for given in (["--task=shown_mixture"], [*files, "--mixture_or_task_name=shown_mixture"]):
-        said = prints(capsys, *given, module)
-        assert "shown_spans ──" in said and "shown_prefixes ──" in said and "0123456789" in said
+        output = prints(capsys, *given, module)
+        assert (
+            "shown_spans ──" in output and "shown_prefixes ──" in output and "0123456789" in output
+        )
 
 
-def test_without_the_data_of_a_corpus_another_vocabulary_is_proposed(capsys, tmp_path):
+def test_missing_corpus_data_suggests_another_vocabulary(capsys, tmp_path):
     files = "--gin_file=runs/decoder.gin", "--gin_file=corpora/text_files.gin"
     given = *files, f"--gin.FILES='{tmp_path}/*.txt'", "--text=Five."
-    said = fails(capsys, *given)
-    assert f"{tmp_path}/*.txt" in said and BYTES in said
+    output = fails(capsys, *given)
+    assert f"{tmp_path}/*.txt" in output and BYTES in output
     assert "Five." in prints(capsys, *given, BYTES)
 
 
 @pytest.mark.slow
-def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
+def test_longest_row_shape_of_a_run_is_used(capsys):
     shapes = "[{'decoder': 16}, {'decoder': 32}]"
     given = "--gin_file=runs/decoder.gin", BYTES
     lengths = f"--gin.training.Run.sequence_lengths={shapes}"
@@ -333,22 +343,24 @@ def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
 
 
 @pytest.mark.slow
-def test_a_builder_of_a_user(capsys, tmp_path, monkeypatch):
+def test_user_builder_is_shown_with_its_settings(capsys, tmp_path, monkeypatch):
     (tmp_path / "shown_objectives.py").write_text(
         "from pretrax.objectives import span_corruption\n\n\n"
         "def mine(ids, density=0.2):\n    return span_corruption(ids, noise_density=density)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     named, text = "--objective=shown_objectives.mine", (BYTES, "--text=0123456789")
-    said = prints(capsys, named, *text)
-    assert "mine" in said and "Model: encoder-decoder" in said and "10 tokens; 2 hidden" in said
-    said = prints(capsys, named, *text, "--gin.shown_objectives.mine.density=0.5")
-    assert "10 tokens; 5 hidden" in said
+    output = prints(capsys, named, *text)
+    assert (
+        "mine" in output and "Model: encoder-decoder" in output and "10 tokens; 2 hidden" in output
+    )
+    output = prints(capsys, named, *text, "--gin.shown_objectives.mine.density=0.5")
+    assert "10 tokens; 5 hidden" in output
     error = fails(capsys, "--objective=shown_objectives.other", *text)
     assert_named(error, "'shown_objectives.other'")
 
 
-def test_an_objective_whose_file_sets_what_a_model_has():
+def test_objective_file_with_model_settings_keeps_the_default_choices():
     """The model is that of the objective's small run, and does not affect the picture otherwise."""
     options = show.read_command_line(["--objective=block_diffusion_encoder_decoder"])
     choice = show.choose(options)
@@ -357,23 +369,23 @@ def test_an_objective_whose_file_sets_what_a_model_has():
 
 
 @pytest.mark.slow
-def test_short_names_and_what_to_run_next(capsys):
-    said = prints(capsys, BYTES, "--objective=CM3", "--text=Some words of mine.")
-    assert "causal_masking" in said and "Model: decoder" in said
-    assert "pretrax train decoder --objective=causal_masking" in said and "--html=FILE" in said
+def test_short_name_is_resolved_and_next_commands_are_printed(capsys):
+    output = prints(capsys, BYTES, "--objective=CM3", "--text=Some words of mine.")
+    assert "causal_masking" in output and "Model: decoder" in output
+    assert "pretrax train decoder --objective=causal_masking" in output and "--html=FILE" in output
 
 
 @pytest.mark.slow
-def test_tensorflow_is_not_loaded():
+def test_show_does_not_load_tensorflow():
     loaded = "print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOG))"
     program = f"import sys; from pretrax.cli import show; {loaded}"
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
-    assert said.stdout.strip() == f"set() {len(CATALOG)}", said.stderr
+    assert completed.stdout.strip() == f"set() {len(CATALOG)}", completed.stderr
 
 
-# --- mistakes -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -394,22 +406,22 @@ def test_tensorflow_is_not_loaded():
     ],
     ids=lambda x: str(x[0])[:24],
 )
-def test_a_mistake_is_explained(capsys, arguments, expected):
+def test_invalid_arguments_are_rejected(capsys, arguments, expected):
     assert_named(fails(capsys, BYTES, *arguments), *expected)
 
 
-def test_a_folder_that_is_not_a_run(capsys, tmp_path):
+def test_folder_that_is_not_a_run_is_rejected(capsys, tmp_path):
     assert_named(fails(capsys, f"--run={tmp_path}"), tmp_path, "config.gin")
 
 
-def test_a_run_in_a_bucket(capsys, monkeypatch, tmp_path):
+def test_run_in_a_bucket_is_copied_locally(capsys, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(show, "local_copy", lambda run: asked.append(run) or str(tmp_path))
     assert_named(fails(capsys, "--run=gs://bucket/mine"), tmp_path, "config.gin")
     assert asked == ["gs://bucket/mine"]
 
 
-def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
+def test_vocabulary_without_a_needed_id_is_rejected(capsys, monkeypatch):
     make = special_tokens.token_ids
     monkeypatch.setattr(special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
     assert_named(fails(capsys, BYTES, "--objective=masked_lm", "--text=some words"), "'mask'")

@@ -22,15 +22,15 @@ def test_help_names_every_subcommand_and_loads_nothing():
         "import sys; from pretrax.__main__ import main; main(['--help']); "
         "print({'jax', 'numpy', 'gin', 'rich', 'argparse'} & set(sys.modules))"
     )
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
-    *usage, loaded = said.stdout.splitlines()
-    assert usage[0] == "usage: pretrax COMMAND …" and loaded == "set()", said.stderr
+    *usage, loaded = completed.stdout.splitlines()
+    assert usage[0] == "usage: pretrax COMMAND …" and loaded == "set()", completed.stderr
     assert [line.split()[0] for line in usage if line.startswith("  ")] == list(cli.SUBCOMMANDS)
 
 
-def test_help_and_version_as_elsewhere(capsys):
+def test_help_and_version_arguments_print_and_exit_with_0(capsys):
     command.main(["help"])
     assert capsys.readouterr().out.startswith("usage: pretrax COMMAND …")
     with pytest.raises(SystemExit) as end:
@@ -40,7 +40,7 @@ def test_help_and_version_as_elsewhere(capsys):
     assert re.fullmatch(r"pretrax \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
-def test_an_unknown_subcommand(capsys):
+def test_unknown_subcommand_is_rejected_with_similar_names(capsys):
     with exits(capsys, "'shwo'", "show", "train"):
         command.main(["shwo"])
 
@@ -48,23 +48,23 @@ def test_an_unknown_subcommand(capsys):
 @pytest.mark.parametrize(
     "arguments", [["--help"], pytest.param(["show", "--list"], marks=pytest.mark.slow)]
 )
-def test_a_terminal_of_ascii(arguments):
-    said = subprocess.run(
+def test_output_on_an_ascii_terminal_is_ascii(arguments):
+    completed = subprocess.run(
         [sys.executable, "-m", "pretrax", *arguments],
         cwd=ROOT,
         env=environment(PYTHONIOENCODING="ascii"),
         capture_output=True,
     )
-    assert said.returncode == 0 and said.stdout.isascii() and not said.stderr
+    assert completed.returncode == 0 and completed.stdout.isascii() and not completed.stderr
 
 
 @pytest.mark.parametrize("subcommand", ["show", "train"])
-def test_an_argument_that_is_not_text_is_refused(subcommand, capsys):
+def test_argument_that_is_not_utf8_is_rejected(subcommand, capsys):
     with exits(capsys, repr(b"--run_dir=\xff")):
         command.main([subcommand, "--run_dir=\udcff"])
 
 
-def test_a_removed_folder_is_reported(tmp_path, monkeypatch, capsys):
+def test_removed_working_directory_is_reported(tmp_path, monkeypatch, capsys):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -73,12 +73,15 @@ def test_a_removed_folder_is_reported(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("subcommand", cli.SUBCOMMANDS)
-def test_help_of_each_subcommand(subcommand, capsys):
+def test_help_of_each_subcommand_shows_its_usage(subcommand, capsys):
     with pytest.raises(SystemExit) as end:
         command.main([subcommand, "--help"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert end.value.code == 0
-    assert said.startswith(f"usage: pretrax {subcommand}") and f"\n    pretrax {subcommand}" in said
+    assert (
+        output.startswith(f"usage: pretrax {subcommand}")
+        and f"\n    pretrax {subcommand}" in output
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,7 @@ def test_help_of_each_subcommand(subcommand, capsys):
         ("train", ["--profile=A", "--profile=B"]),
     ],
 )
-def test_an_option_that_is_given_twice_is_refused(subcommand, arguments, capsys):
+def test_option_with_two_values_is_rejected(subcommand, arguments, capsys):
     values = ("0", "1") if "--seed=0" in arguments else ("A'", "B'")
     with exits(capsys, "twice", *values):
         command.main([subcommand, *arguments])
@@ -123,14 +126,14 @@ def test_an_option_that_is_given_twice_is_refused(subcommand, arguments, capsys)
         ("train --lr=8", "--gin.NAME=VALUE"),  # No option is similar.
     ],
 )
-def test_an_unknown_argument_is_refused_with_a_similar_one(line, similar, capsys):
+def test_unknown_argument_is_rejected_with_a_similar_one(line, similar, capsys):
     arguments = line.split()
     with exits(capsys, similar):
         command.main(arguments)
 
 
 @pytest.mark.parametrize("line", ["predict mine text", "evaluate mine --heldout", "teach mine"])
-def test_a_run_directory_without_its_option_is_refused(line, tmp_path, monkeypatch, capsys):
+def test_run_directory_without_its_option_is_rejected(line, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/config.gin").touch()
     monkeypatch.chdir(tmp_path)
@@ -154,31 +157,31 @@ def test_a_run_directory_without_its_option_is_refused(line, tmp_path, monkeypat
         ("check", ["--objective="], "--objective"),
     ],
 )
-def test_an_empty_value_is_refused(subcommand, arguments, option, capsys):
+def test_empty_value_is_rejected(subcommand, arguments, option, capsys):
     with exits(capsys, option, "empty"):
         command.main([subcommand, *arguments])
 
 
-def test_the_text_around_a_middle_may_be_empty():
+def test_prefix_and_suffix_may_be_empty():
     options = predict.parse(["--run=A", "--prefix=", "--suffix", ""])
     assert (options.prefix, options.suffix) == ("", "")
 
 
-def test_an_option_may_be_given_again_with_the_same_value_or_in_another_command():
+def test_option_may_be_repeated_with_the_same_value():
     for seed in ("1", "2"):
         options = predict.parse(["--run=A", f"--seed={seed}", "text", f"--seed={seed}"])
         assert options.seed == int(seed) and "seed" in options.given
 
 
-def test_a_repeated_option_of_several_values_keeps_them_all():
+def test_repeated_list_option_keeps_all_values():
     options = predict.parse(["--run=A", "text", "--against", "B", "C", "--against", "D"])
     assert options.against == ["B", "C", "D"] and "against" in options.given
 
 
-def test_a_bucket_whose_package_is_absent_is_a_sentence(monkeypatch):
+def test_missing_bucket_package_is_explained(monkeypatch):
     """fsspec names the package, and our extras tell how to install it and other missing modules."""
-    said = "Please install adlfs to access Azure"
-    assert explanation(ImportError(said)) == said
+    message = "Please install adlfs to access Azure"
+    assert explanation(ImportError(message)) == message
     for package, address in (("gcsfs", "gs://bucket/a"), ("s3fs", "s3://bucket/a")):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(ImportError) as absent:
@@ -190,17 +193,17 @@ def test_a_bucket_whose_package_is_absent_is_a_sentence(monkeypatch):
     assert explanation(ModuleNotFoundError(name="nothing_here")) is None
 
 
-def test_an_unreadable_gin_file_is_the_reported_mistake(capsys):
+def test_unreadable_gin_file_is_reported_before_unknown_settings(capsys):
     """The settings may be correct, so neither unknown settings nor usage are reported."""
     with pytest.raises(SystemExit) as end:
         command.main(["train", "--gin_file=runs/none.gin", "--steps=5"])
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert end.value.code == 2
-    assert_named(said, "error", "'runs/none.gin'")
-    assert "--steps" not in said and "usage" not in said
+    assert_named(output, "error", "'runs/none.gin'")
+    assert "--steps" not in output and "usage" not in output
 
 
-def test_a_gin_file_that_the_system_refuses_is_named(capsys):
+def test_gin_path_that_is_too_long_is_named(capsys):
     name = "n" * 300
     with exits(capsys, name, "path"):
         command.main(["train", f"--gin_file={name}", "--steps=5"])
@@ -221,12 +224,12 @@ def completions(line: str, folder) -> list[str]:
     return sorted(one.strip() for one in answer.read_text().splitlines())
 
 
-def test_a_shell_completes_subcommands(tmp_path):
+def test_shell_completes_subcommands(tmp_path):
     assert completions("pretrax pre", tmp_path) == ["predict", "prepare"]
 
 
 @pytest.mark.slow
-def test_a_shell_completes_options_and_names(tmp_path):
+def test_shell_completes_options_and_names(tmp_path):
     run = "pretrax train --gin_file=runs/decoder.gin"
     assert completions(f"{run} --ste", tmp_path) == ["--steps"]
     assert "runs/shakespeare_chars.gin" in completions("pretrax train --gin_file runs/s", tmp_path)
@@ -236,12 +239,12 @@ def test_a_shell_completes_options_and_names(tmp_path):
 
 
 @pytest.mark.slow
-def test_train_in_a_checkout_is_the_command():
-    said = subprocess.run(
+def test_train_py_is_the_train_command():
+    completed = subprocess.run(
         [sys.executable, "train.py", "--help"],
         cwd=ROOT,
         env=environment(),
         capture_output=True,
         text=True,
     )
-    assert said.stdout.startswith("usage: pretrax train"), said.stderr
+    assert completed.stdout.startswith("usage: pretrax train"), completed.stderr

@@ -1,4 +1,4 @@
-"""The command `teach`: a store with a teacher's predictions and vocabulary, and what it refuses."""
+"""The command `teach`: stores with predictions of a teacher, and rejected stores."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 TEACH = ["--run=teacher", "--store=text", "--out=taught"]
 
 
-def test_a_taught_store_has_predictions_and_the_vocabulary(folder, capsys):
+def test_taught_store_has_predictions_and_the_vocabulary(folder, capsys):
     cli.run("teach", [*TEACH, "--likeliest=3"])
     assert "--store=taught" in capsys.readouterr().out
     text, store = (open_store(name) for name in ("text", "taught"))
@@ -48,7 +48,7 @@ def test_a_taught_store_has_predictions_and_the_vocabulary(folder, capsys):
 
 
 @pytest.mark.slow
-def test_stores_that_do_not_fit_are_refused(folder, capsys):
+def test_incompatible_stores_are_rejected(folder, capsys):
     one = open_run("teacher")
     write_store("weighted", [Document(np.array([5]), weights=np.array([1.0]))], one.ids)
     with exits(capsys, "weighted", "weights"):

@@ -65,7 +65,7 @@ def fails(capsys, arguments) -> str:
     ],
     ids=lambda x: " ".join(map(str, x)),
 )
-def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, expected):
+def test_invalid_command_lines_are_rejected(data, tmp_path, capsys, arguments, expected):
     assert_named(fails(capsys, [*tiny.Run(tmp_path, data).arguments(), *arguments]), *expected)
 
 
@@ -137,7 +137,9 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
     ],
     ids=lambda x: ",".join(map(str, x)),
 )
-def test_a_configuration_that_cannot_work(data, tmp_path, capsys, values, expected):
+def test_invalid_configuration_is_rejected_before_the_run_directory_is_made(
+    data, tmp_path, capsys, values, expected
+):
     run = tiny.Run(tmp_path, data)
     given = [*run.arguments(), *(f"--gin.{value}" for value in values)]
     assert_named(fails(capsys, given), *expected)
@@ -153,10 +155,10 @@ def test_a_configuration_that_cannot_work(data, tmp_path, capsys, values, expect
         ("seqio_objectives", "MIXTURE_OR_TASK_NAME"),
     ],
 )
-def test_a_value_left_to_the_command_line_is_named(capsys, file, name):
-    said = fails(capsys, [f"--gin_file=runs/{file}.gin"])
-    assert_named(said, name, f"--{name.lower()}=VALUE")
-    assert len(said.splitlines()) < 5
+def test_missing_required_value_is_named(capsys, file, name):
+    output = fails(capsys, [f"--gin_file=runs/{file}.gin"])
+    assert_named(output, name, f"--{name.lower()}=VALUE")
+    assert len(output.splitlines()) < 5
 
 
 @pytest.mark.parametrize(
@@ -166,26 +168,28 @@ def test_a_value_left_to_the_command_line_is_named(capsys, file, name):
         ("models.decoder.num_layers=two", ["models.decoder.num_layers", "'two'"]),
     ],
 )
-def test_a_wrong_type_is_no_conflict_with_checkpoints(data, tmp_path, capsys, value, expected):
+def test_wrong_type_is_reported_despite_existing_checkpoints(
+    data, tmp_path, capsys, value, expected
+):
     run = tiny.Run(tmp_path, data)
     write_run(read_run([str(run.config)], [f"{k} = {v!r}" for k, v in run.values.items()]))
     (run.dir / "checkpoints/4").mkdir(parents=True)
     assert_named(fails(capsys, [*run.arguments(), f"--gin.{value}"]), *expected)
 
 
-def test_flags_as_users_of_t5x_type_them(data, tmp_path, capsys):
+def test_t5x_flags_are_read_or_translated(data, tmp_path, capsys):
     run = tiny.Run(tmp_path / "elsewhere", data)
     given = [x for x in run.arguments() if not x.startswith("--gin_file")]
     files = ["--gin_file=run.gin", f"--gin_search_paths=/absent,{tmp_path}/elsewhere"]
-    said = fails(capsys, [*files, *given, "--gin_bindings=training.Run.batch_size = 0"])
-    assert_named(said, "training.Run.batch_size", 1, 0)
-    said = fails(capsys, [*files, *given, "--gin.utils.SaveCheckpointConfig.keep=5"])
-    assert_named(said, "SaveCheckpointConfig.keep", "T5X")
-    said = fails(capsys, [*files, *given, "--gin_bindings=TRAIN_STEPS=5"])
-    assert_named(said, "TRAIN_STEPS", "T5X", "STEPS")
+    output = fails(capsys, [*files, *given, "--gin_bindings=training.Run.batch_size = 0"])
+    assert_named(output, "training.Run.batch_size", 1, 0)
+    output = fails(capsys, [*files, *given, "--gin.utils.SaveCheckpointConfig.keep=5"])
+    assert_named(output, "SaveCheckpointConfig.keep", "T5X")
+    output = fails(capsys, [*files, *given, "--gin_bindings=TRAIN_STEPS=5"])
+    assert_named(output, "TRAIN_STEPS", "T5X", "STEPS")
 
 
-def test_a_macro_that_a_run_overrides_by_its_parameter_is_not_a_mistake(tmp_path):
+def test_overridden_macro_is_accepted_and_unknown_macro_rejected(tmp_path):
     mine = tmp_path / "mine.gin"
     mine.write_text(
         "from __gin__ import dynamic_registration\n"
@@ -207,7 +211,7 @@ def ends_with(monkeypatch, error):
     monkeypatch.setattr(train, "train", raise_it)
 
 
-def test_traceback_shows_where(data, tmp_path, monkeypatch, capsys):
+def test_traceback_flag_raises_the_original_error(data, tmp_path, monkeypatch, capsys):
     arguments = tiny.Run(tmp_path, data).arguments()
     error = ValueError("rate = 5")
     ends_with(monkeypatch, error)
@@ -227,33 +231,31 @@ def test_traceback_shows_where(data, tmp_path, monkeypatch, capsys):
         (FloatingPointError("the loss is nan"), r"loss is nan"),
     ],
 )
-def test_a_failure_while_training_is_explained(
-    data, tmp_path, monkeypatch, capsys, error, expected
-):
+def test_training_failure_is_explained(data, tmp_path, monkeypatch, capsys, error, expected):
     ends_with(monkeypatch, error)
-    said = fails(capsys, tiny.Run(tmp_path, data).arguments())
-    assert re.search(expected, said, re.DOTALL)
+    output = fails(capsys, tiny.Run(tmp_path, data).arguments())
+    assert re.search(expected, output, re.DOTALL)
 
 
 @pytest.mark.parametrize(
     "error", [TypeError("unsupported"), KeyError("a"), jax.errors.JaxRuntimeError("INTERNAL: x")]
 )
-def test_what_nobody_foresaw_keeps_its_traceback(data, tmp_path, monkeypatch, error):
+def test_unexpected_error_keeps_its_traceback(data, tmp_path, monkeypatch, error):
     ends_with(monkeypatch, error)
     with pytest.raises(type(error)):
         tiny.run_here(tiny.Run(tmp_path, data).arguments())
 
 
 @pytest.mark.slow
-def test_two_trainings_in_one_directory(data, tmp_path, capsys):
+def test_second_training_in_a_locked_directory_is_rejected(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
     with atomic_writes.locked(run.dir / run_directory.LOCK, "It is trained"):
-        said = fails(capsys, run.arguments())
-    assert_named(said, run.dir, "process")
+        output = fails(capsys, run.arguments())
+    assert_named(output, run.dir, "process")
     assert not (run.dir / "checkpoints").exists()
 
 
-def test_an_interrupt_shows_how_to_continue(data, tmp_path, monkeypatch, capsys):
+def test_interrupt_exits_with_130_and_shows_how_to_continue(data, tmp_path, monkeypatch, capsys):
     ends_with(monkeypatch, KeyboardInterrupt())
     with pytest.raises(SystemExit) as end:
         tiny.run_here(tiny.Run(tmp_path, data).arguments())
@@ -261,7 +263,7 @@ def test_an_interrupt_shows_how_to_continue(data, tmp_path, monkeypatch, capsys)
     assert_named(capsys.readouterr().err, "Interrupted", "command")
 
 
-def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
+def test_gin_files_and_modules_are_found_from_another_directory(tmp_path, monkeypatch, capsys):
     """Gin files are searched here, then in the repository. Modules next to them are found, too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -275,13 +277,13 @@ def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
         "training.Run.objective = @objectives_of_mine.mine\n"
     )
     for arguments in ([], ["--gin_file=gin_configs/runs/decoder.gin"], ["--gin_file=mine.gin"]):
-        said = fails(capsys, [*arguments, "--gin.training.Run.batch_size=0"])
-        assert_named(said, "batch_size", 1, 0)
+        output = fails(capsys, [*arguments, "--gin.training.Run.batch_size=0"])
+        assert_named(output, "batch_size", 1, 0)
     assert "runs/quickstart.gin" in fails(capsys, ["--gin_file=absent.gin"])
 
 
 @pytest.mark.slow
-def test_brackets_in_names_are_printed_as_they_are(data, tmp_path, capsys, monkeypatch):
+def test_brackets_in_names_are_printed_unchanged(data, tmp_path, capsys, monkeypatch):
     summary = "Read data[old]/a[/x].txt."
     corpus = tiny.corpora.token_store
     monkeypatch.setattr(
@@ -295,15 +297,15 @@ def test_brackets_in_names_are_printed_as_they_are(data, tmp_path, capsys, monke
         # Orbax does not allow brackets.
         "training__Run__checkpoint_dir": str(tmp_path / "checkpoints"),
     }
-    said = run.here(capsys, **directories)
-    assert summary in said and "run[1] holds" in said.replace("\n", "")
-    assert "the learning rate's schedule" in said.replace("\n", " ")
+    output = run.here(capsys, **directories)
+    assert summary in output and "run[1] holds" in output.replace("\n", "")
+    assert "the learning rate's schedule" in output.replace("\n", " ")
     again = run.here(capsys, **directories)
     assert "run[1]" in again and "the learning rate's schedule" in again.replace("\n", " ")
 
 
 @pytest.mark.slow
-def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monkeypatch, capsys):
+def test_run_finishes_if_output_and_plot_cannot_be_written(data, tmp_path, monkeypatch, capsys):
     run = tiny.Run(tmp_path, data, STEPS=1)
     (run.dir / run_directory.LOSS_PLOT).mkdir(parents=True)
     with monkeypatch.context() as full, open("/dev/full", "w") as nowhere:
@@ -313,18 +315,18 @@ def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monk
     assert read_result(str(run.dir)).finished
     (run.dir / run_directory.RESULT).unlink()  # Run the same again, with output.
     tiny.run_here(run.arguments())
-    said = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "loss.png" in said and "Is a directory" in said and "Errno" not in said
+    output = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "loss.png" in output and "Is a directory" in output and "Errno" not in output
     assert read_result(str(run.dir)).finished
 
 
 @pytest.mark.slow
-def test_a_run_directory_that_cannot_be_written(data, tmp_path, capsys):
+def test_unwritable_run_directory_is_named(data, tmp_path, capsys):
     """A file has the directory's name, so that even root cannot create it."""
     (tmp_path / "file").write_text("")
     run = tiny.Run(tmp_path / "run", data)
-    said = fails(capsys, run.arguments(RUN_DIR=str(tmp_path / "file" / "run")))
-    assert str(tmp_path / "file") in said
+    output = fails(capsys, run.arguments(RUN_DIR=str(tmp_path / "file" / "run")))
+    assert str(tmp_path / "file") in output
 
 
 @pytest.mark.parametrize(
@@ -335,10 +337,10 @@ def test_a_run_directory_that_cannot_be_written(data, tmp_path, capsys):
     ],
     ids=["glob_that_matches_nothing", "empty_corpus"],
 )
-def test_text_that_is_not_there(tmp_path, capsys, files, expected):
+def test_missing_or_empty_text_is_rejected(tmp_path, capsys, files, expected):
     (tmp_path / "nothing.txt").write_text("\n")
     files = files.format(folder=tmp_path)
-    said = fails(
+    output = fails(
         capsys,
         [
             f"--gin_file={GIN / 'own_text.gin'}",
@@ -346,4 +348,4 @@ def test_text_that_is_not_there(tmp_path, capsys, files, expected):
             f"--gin.RUN_DIR={str(tmp_path / 'run')!r}",
         ],
     )
-    assert re.search(expected, said)
+    assert re.search(expected, output)

@@ -11,7 +11,7 @@ FOLDERS = (
 )
 
 
-def test_every_message_is_one_of_the_sources():
+def test_every_documented_message_exists_in_the_sources():
     lines = (ROOT / "docs/troubleshooting.md").read_text().splitlines()
     first = [line.split("|")[1] for line in lines if line.startswith("| `")]
     asked = [words for cell in first for words in re.findall("`([^`]+)`", cell)]
@@ -22,5 +22,5 @@ def test_every_message_is_one_of_the_sources():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-    every = "\n".join(texts)
-    assert len(first) > 15 and [words for words in asked if words not in every] == []
+    source_text = "\n".join(texts)
+    assert len(first) > 15 and [words for words in asked if words not in source_text] == []

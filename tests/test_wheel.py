@@ -34,7 +34,7 @@ def wheel(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_it_holds_one_name_and_the_gin_files(wheel):
+def test_wheel_holds_one_package_with_the_gin_files(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"pretrax", f"pretrax-{wheel.name.split('-')[1]}.dist-info"}
@@ -54,14 +54,14 @@ def test_it_holds_one_name_and_the_gin_files(wheel):
 
 
 @pytest.mark.slow
-def test_folders_of_gin_files_are_packages_to_setuptools(wheel):
+def test_setuptools_treats_gin_folders_as_packages(wheel):
     """setuptools warns of folders that are not packages, and may exclude them in the future."""
     log = (wheel.parent / LOG).read_text()
     assert "gin_configs/runs/quickstart.gin" in log and "would be ignored" not in log
 
 
 @pytest.mark.slow
-def test_the_quickstart_runs_from_an_empty_folder(wheel, tmp_path):
+def test_wheel_runs_the_quickstart_from_an_empty_folder(wheel, tmp_path):
     """The separate environment shares this environment's dependencies, but not its checkout."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)

@@ -72,9 +72,9 @@ def test_a_complete_comparison_starts_nothing(own, capsys):
     before = (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes()
     assert small.compare_here(file) == 0 and not started
     assert (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes() == before
-    said = capsys.readouterr().out
-    assert "Does a larger step help?" in said and "These costs are all equal." in said
-    assert "To continue: add seeds" in " ".join(said.split())
+    output = capsys.readouterr().out
+    assert "Does a larger step help?" in output and "These costs are all equal." in output
+    assert "To continue: add seeds" in " ".join(output.split())
 
 
 @pytest.mark.slow
@@ -125,8 +125,8 @@ def test_a_new_eval_metric_is_measured_without_training(own, monkeypatch, capsys
     assert small.compare_here(file) == 0 and len(started) == 4
     found = small.results(pathlib.Path(file).parent / "compared")
     assert [one["name"] for one in found] == ["norm", "norm (power=4)"] * 4
-    said = " ".join(capsys.readouterr().out.split())
-    assert "small could not be measured by refusing: no such model can be measured" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "small could not be measured by refusing: no such model can be measured" in output
     report = (pathlib.Path(file).parent / "compared/report.md").read_text()
     assert "- small could not be measured by refusing\n" in report  # runs.jsonl has the reason
 
@@ -152,8 +152,8 @@ def test_a_broken_eval_metric_is_named_and_keeps_no_other_from_measuring(own, mo
     monkeypatch.setattr(trials.trainer, "train", None)
     both = "--gin.comparison.Comparison.eval_metrics=[@small.broken, @small.layers]"
     assert small.compare_here(file, "--gin.SEEDS=[0]", both) == 1 and len(started) == 2
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Failed: small, seed 0: The eval metric broken: KeyError: 'a slip'" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Failed: small, seed 0: The eval metric broken: KeyError: 'a slip'" in output
     directory = pathlib.Path(file).parent / "compared"
     assert [one["name"] for one in small.results(directory)][::2] == [
         "layers (layers)",
@@ -188,9 +188,9 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
     directory = pathlib.Path(file).parent / "compared"
     (directory / "comparison.json").unlink()
     assert small.compare_here(file, "--power", "--gin.SEEDS=[5, 0, 1]") == 0 and not started
-    said = " ".join(capsys.readouterr().out.split())
-    assert "The pilot: seeds 0, 1" in said and "found by 3 seeds" in said
-    assert "norm large/2 against small" in said and "training loss" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "The pilot: seeds 0, 1" in output and "found by 3 seeds" in output
+    assert "norm large/2 against small" in output and "training loss" in output
     assert not (directory / "comparison.json").exists()
     small.append(file, "comparison.Comparison.looks = [2]\nSEEDS = [0, 1, 2]\n")
     assert small.compare_here(file) == 2 and not started
@@ -220,8 +220,8 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     assert_named(capsys.readouterr().err, directory, "looks")
     (directory / "comparison.json").unlink()
     assert small.compare_here(file, "--smallest_effect=norm=1e9") == 0 and not started
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Ended early with 2 of 3 seeds, at look 1 of 2: each difference" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Ended early with 2 of 3 seeds, at look 1 of 2: each difference" in output
     assert len(small.results(directory)) == 4
     again = read_comparison(str(directory / "comparison.gin"), trusted=["tests"])
     assert again.smallest_effects == {"norm": 1e9} and again.planned_looks == (2, 3)
@@ -308,9 +308,9 @@ def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
         )
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
     assert started == ["runs/worse/seed_0", "runs/third/seed_0"]
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Failed: worse, seed 0: Diverged: At step" in said and "no longer finite" in said
-    assert "runs/worse/seed_0/compare.log" in said and "runs the failed parts again" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "Failed: worse, seed 0: Diverged: At step" in output and "no longer finite" in output
+    assert "runs/worse/seed_0/compare.log" in output and "runs the failed parts again" in output
     assert len(small.results(pathlib.Path(file).parent / "compared")) == 2
     found = (pathlib.Path(file).parent / "compared/runs.jsonl").read_text().splitlines()
     assert [one["error"][:9] for one in map(json.loads, found) if one["error"]] == ["Diverged:"]
@@ -329,9 +329,9 @@ def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
     steps = {v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(one)}
     assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
-    said = " ".join(capsys.readouterr().out.split())
-    assert "in nats per target" in said and "variants differ in" not in said
-    assert "One seed" not in said  # The law is fitted to all runs at once.
+    output = " ".join(capsys.readouterr().out.split())
+    assert "in nats per target" in output and "variants differ in" not in output
+    assert "One seed" not in output  # The law is fitted to all runs at once.
 
 
 EQUAL = """
@@ -360,9 +360,9 @@ def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys
         left <= 2 * 3 * 12 / 2
     )  # half of the cost of one more unit in two layers of three matrices
     assert of["flat"].flops_per_step == pytest.approx(of["small"].flops_per_step, rel=0.02)
-    said = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for variant in ("wide", "flat"):
-        assert f"{variant} has {of[variant].solved}, which leaves " in said
+        assert f"{variant} has {of[variant].solved}, which leaves " in output
         number = of[variant].solved.split()[-1]
         assert f"models.decoder.mlp_dim = {number}\n" in of[variant].settings
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1  # The solved size is unchanged.
@@ -405,10 +405,10 @@ def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
     process = worker_processes.start_process(log, cores, os._exit, 3)
     assert process.wait() == 3
     worker_processes.note_failure(trial_of(tmp_path), 3)
-    said = "its process ended with status 3: see its compare.log"
-    assert failures.failure_of(str(tmp_path)) == said
+    output = "its process ended with status 3: see its compare.log"
+    assert failures.failure_of(str(tmp_path)) == output
     worker_processes.note_failure(trial_of(tmp_path), -35)  # a real-time signal, which has no name
-    assert failures.failure_of(str(tmp_path)) == said
+    assert failures.failure_of(str(tmp_path)) == output
 
 
 def test_a_run_has_the_same_share_of_a_gpus_memory_as_of_the_cores(tmp_path, monkeypatch):
@@ -464,8 +464,8 @@ def test_code_that_changes_while_a_comparison_runs_is_measured_again(written, mo
 
     monkeypatch.setattr(comparing, "start_trial", start_trial)
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert started == ["small", "large/2"] and said.count("without the figures of written") >= 2
+    output = " ".join(capsys.readouterr().out.split())
+    assert started == ["small", "large/2"] and output.count("without the figures of written") >= 2
     kept_figures.module_checksum.cache_clear()  # as in the process of another command
     monkeypatch.setattr(comparing, "start_trial", None)  # Everything has been measured.
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 0
@@ -480,14 +480,14 @@ def test_a_process_that_ends_without_an_error_or_a_result_says_what_it_lacks(own
     def noted(trial, status=0) -> str:
         worker_processes.note_failure(trial, status)
         folder = pathlib.Path(trial.run.run_dir)
-        said = failures.failure_of(str(folder))
+        output = failures.failure_of(str(folder))
         (folder / "failure.txt").unlink()
-        return said
+        return output
 
     longer = trial._replace(run=dataclasses.replace(trial.run, steps=99))
     assert noted(longer) == "its process ended before its 99 steps were taken: see its compare.log"
-    said = noted(trial._replace(eval_metrics=(small.norm, small.layers)))
-    assert said.startswith("its process ended without the figures of layers: see its compare.log")
+    output = noted(trial._replace(eval_metrics=(small.norm, small.layers)))
+    assert output.startswith("its process ended without the figures of layers: see its compare.log")
     assert noted(trial, failures.STOPPED).startswith("its process was stopped by SIGTERM")
 
 
@@ -518,9 +518,9 @@ def start(file: str, *arguments: str) -> subprocess.Popen:
 
 def finish(file: str, *arguments: str) -> str:
     process = start(file, *arguments)
-    said, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, said
-    return said
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -549,9 +549,9 @@ def kill_when(file: str, reached) -> None:
 def test_killed_and_started_again_equals_never_killed(undisturbed, tmp_path):
     file = small.write(tmp_path)
     kill_when(file, lambda: trains(file))
-    said = finish(file, "--gin.SEEDS=[0]", "--workers=2")
-    assert "small, seed 0: started" in said and "large/2, seed 0: done" in said
-    assert "devices taken: False" in said
+    output = finish(file, "--gin.SEEDS=[0]", "--workers=2")
+    assert "small, seed 0: started" in output and "large/2, seed 0: done" in output
+    assert "devices taken: False" in output
     assert small.figures(tmp_path / "compared") == undisturbed
 
 
@@ -584,9 +584,9 @@ def test_processes_save_and_end_with_the_command(tmp_path):
     while process.poll() is None and not trains(file):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 130 and "from its last checkpoint" in said
-    assert "devices taken: False" in said  # Planning does not take them either.
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130 and "from its last checkpoint" in output
+    assert "devices taken: False" in output  # Planning does not take them either.
     logs = [path.read_text() for path in (tmp_path / "compared/runs").glob("*/*/compare.log")]
     assert any("Stopped at step" in log for log in logs)
     assert any((tmp_path / "compared/runs").glob("*/*/checkpoints/*"))

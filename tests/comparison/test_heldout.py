@@ -185,8 +185,8 @@ def test_the_noise_of_ones_own_function_is_named_with_a_table_too():
 def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
     small = dict(tokens=TOKENS, row_tokens=ROW)
     summary, one = loss_under(subject("encoder"), objectives=["masked_lm", "causal_lm"], **small)
-    said = "No mean: it cannot compute causal_lm. "
-    assert math.isnan(summary.value) and summary.note.startswith(said)
+    output = "No mean: it cannot compute causal_lm. "
+    assert math.isnan(summary.value) and summary.note.startswith(output)
     assert one.name == "loss_under/masked_lm"
     with refuses(ValueError, "row_tokens", "1", "0"):
         loss_under(subject("encoder"), objectives=["masked_lm"], tokens=TOKENS, row_tokens=0)

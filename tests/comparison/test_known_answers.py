@@ -76,8 +76,8 @@ def test_the_questions_are_those_of_the_seed_of_the_run(monkeypatch):
 
 def test_errors():
     one = trained("decoder", "causal_lm")
-    for corpus, said in ((None, "none"), (Partial(python_library), "python_library")):
-        with refuses(ValueError, said, "corpora.synthetic_documents"):
+    for corpus, output in ((None, "none"), (Partial(python_library), "python_library")):
+        with refuses(ValueError, output, "corpora.synthetic_documents"):
             known_answers.synthetic_questions(subject_of(one, corpus=corpus))
     with refuses(ValueError, "classify"):
         classifier = trained("encoder", "sequence_classification", num_classes=3)

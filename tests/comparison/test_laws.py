@@ -69,8 +69,8 @@ def test_the_work_of_each_size_is_its_own():
 def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
     report.write(directory)
     text, short = (directory / "report.html").read_text(), (directory / "report.md").read_text()
-    said = f"over 24 runs is {100 * law.error:.2g}%"
-    assert said in text and said in short and "is better than" not in text
+    output = f"over 24 runs is {100 * law.error:.2g}%"
+    assert output in text and output in short and "is better than" not in text
     assert f"| alpha | {law.fit.law.alpha:.3g} |" in short and "Equal:" not in short
     chart = pages.charts_of(text)[0]
     assert {f"var(--v{k})" for k in range(4)} <= pages.colors_of(chart)
@@ -119,16 +119,16 @@ def test_a_plan_takes_the_law_and_warns_far_from_its_runs(directory, law, monkey
     monkeypatch.setattr(plan, "law_of_directory", lambda name: {str(directory): law}[name])
     best = law.fit.law.optimum(1e14, law.work)
     plan.main(["--flops=1e14", f"--law={directory}"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"{best.parameters / 1e3:.0f}k" in said and "parameters, 95%" in said
-    assert "5 N^1 FLOPs per token of N parameters; 16 bytes" in said
-    assert "24 runs of 86.4k to 1.39M parameters on 251k to 2.25M tokens" in said
-    (far,) = re.findall(r"(\S+) FLOPs are (\S+) orders of magnitude away", said)
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"{best.parameters / 1e3:.0f}k" in output and "parameters, 95%" in output
+    assert "5 N^1 FLOPs per token of N parameters; 16 bytes" in output
+    assert "24 runs of 86.4k to 1.39M parameters on 251k to 2.25M tokens" in output
+    (far,) = re.findall(r"(\S+) FLOPs are (\S+) orders of magnitude away", output)
     assert far == ("1e+15", "1.8")  # the column of ten times the budget
     for budget, orders in (("1e17", ["2.8", "3.8", "4.8"]), ("1e9", ["3.0", "2.0", "1.0"])):
         plan.main([f"--flops={budget}", f"--law={directory}"])
-        said = " ".join(capsys.readouterr().out.split())
-        assert re.findall(r"are (\S+) orders of magnitude away from the nearest", said) == orders
+        output = " ".join(capsys.readouterr().out.split())
+        assert re.findall(r"are (\S+) orders of magnitude away from the nearest", output) == orders
     plan.main(["--parameters=1e6", "--tokens=1e6", f"--law={directory}"])
     assert f"{law.fit.law.loss(1e6, 1e6):.2f}" in capsys.readouterr().out
     with exits(capsys, "--law"):

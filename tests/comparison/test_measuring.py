@@ -51,8 +51,8 @@ def warned(subject, *, others: bool = False) -> list[Figure]:
 
 def test_texts_longer_than_the_rows_of_training_are_noted():
     first, part = kept_figures.measure(warned, None)
-    said = "texts have up to 168 slots of the encoder, but training rows had 128"
-    assert first.note == f"of 3 texts; {said}" and not part.note
+    output = "texts have up to 168 slots of the encoder, but training rows had 128"
+    assert first.note == f"of 3 texts; {output}" and not part.note
     with warns(UserWarning, "unrelated"):
         kept_figures.measure(Partial(warned, others=True), None)
 

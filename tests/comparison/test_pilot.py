@@ -121,8 +121,8 @@ def test_the_least_effect_that_seeds_find():
     ],
 )
 def test_what_cannot_tell_variants_apart_is_left_out(given, expected):
-    said = reason(*given)
-    assert expected in said if expected else not said
+    output = reason(*given)
+    assert expected in output if expected else not output
     assert ("more steps may help" in reason(*given, still_falls=True)) == ("baseline" in expected)
 
 
@@ -228,17 +228,17 @@ def printed(results) -> str:
 
 @pytest.mark.slow
 def test_what_is_printed():
-    said = printed(made())
-    assert "minimal_pairs: leave it out, since no variant is clearly better than the" in said
-    assert "found by 5 seeds" in said and "bits_per_byte 40% against 15% −0." in said
-    assert "for 4 differences of the remaining eval metrics. The" in said
-    assert "2 degrees of freedom" in said
-    assert "One more seed of all variants takes 188 s of training" in said
-    assert "held-out loss (all/tokens)" in said and "(steep)" in said
-    assert "baseline, 0.5; more steps may help" in said and "Twice the steps cost" in said
-    assert '(--seeds="[5, 6, 7, …]")' in said
-    assert "With the planned 5 seeds and all planned eval metrics" in said
-    assert "or leaving out eval metrics by this table raises it" in said
+    output = printed(made())
+    assert "minimal_pairs: leave it out, since no variant is clearly better than the" in output
+    assert "found by 5 seeds" in output and "bits_per_byte 40% against 15% −0." in output
+    assert "for 4 differences of the remaining eval metrics. The" in output
+    assert "2 degrees of freedom" in output
+    assert "One more seed of all variants takes 188 s of training" in output
+    assert "held-out loss (all/tokens)" in output and "(steep)" in output
+    assert "baseline, 0.5; more steps may help" in output and "Twice the steps cost" in output
+    assert '(--seeds="[5, 6, 7, …]")' in output
+    assert "With the planned 5 seeds and all planned eval metrics" in output
+    assert "or leaving out eval metrics by this table raises it" in output
     both = printed(made(smallest_effects={"classify": 0.0005}, looks=(3, 5)))
     assert "classify smallest effect" in both and "over 1000" in both
     assert "eval metrics and 2 looks" in both

@@ -220,8 +220,8 @@ def test_a_unit_that_the_name_says_is_said_once(made, capsys):
     report.print_summary(Console(width=200), summary)
     charted = "".join(charts.chart_files(summary).values())
     twice = re.compile(rf"{re.escape(both)}(?:<[^>]*>|\W)*bits per byte")
-    for said in capsys.readouterr().out, markdown(summary), page(summary), charted:
-        assert both in said and not twice.search(said)
+    for output in capsys.readouterr().out, markdown(summary), page(summary), charted:
+        assert both in output and not twice.search(output)
     assert f"{both} (lower is better)" in markdown(summary)
     assert "classify (share, higher is better)" in markdown(summary)
 
@@ -348,8 +348,8 @@ def test_a_run_that_was_paused_is_not_what_its_variant_takes():
         ({"a": Partial(budgets.seconds, number=60)}, "60 seconds"),
     ],
 )
-def test_budgets_in_words(budget, said):
-    assert budget_words(budget) == said
+def test_budgets_in_words(budget, output):
+    assert budget_words(budget) == output
 
 
 @pytest.mark.parametrize("seeds", [[], [0]])
@@ -495,8 +495,8 @@ def test_a_folder_with_the_name_of_a_comparison_is_none(made, tmp_path, monkeypa
         (["--gpus=4"], ["--partition, --minutes, --cpus, --gpus", "--slurm"]),
     ],
 )
-def test_options_that_nothing_reads_are_refused(options, said):
-    with refuses(ValueError, *said):
+def test_options_that_nothing_reads_are_refused(options, output):
+    with refuses(ValueError, *output):
         compare.check_options(compare.parse(["masking_rate", *options])[0])
 
 

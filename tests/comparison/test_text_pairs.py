@@ -110,8 +110,8 @@ def test_figures_of_other_tasks_have_other_units(monkeypatch):
         {figure.unit for figure in pair_accuracy(subject(build), **SMALLEST)}
         for build in (next_sentence_prediction, same, sentence_order_prediction)
     ]
-    said = "follows or does not follow", "follows or comes later", "in order or swapped"
-    assert units == [{f"accuracy, {classes}"} for classes in said]
+    output = "follows or does not follow", "follows or comes later", "in order or swapped"
+    assert units == [{f"accuracy, {classes}"} for classes in output]
 
 
 def test_errors():

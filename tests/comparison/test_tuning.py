@@ -403,8 +403,8 @@ def test_variants_are_tuned_trained_and_told_of(tmp_path, monkeypatch, capsys):
         chosen = read_facts(str(directory), variant).tuned
         config = (directory / "runs" / folder / "seed_0/config.gin").read_text()
         assert f"{PEAK} = {chosen!r}\n" in config and "validation_split" not in config
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"Tuned for each variant: {PEAK}, by tuning trials of 50% of its steps." in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"Tuned for each variant: {PEAK}, by tuning trials of 50% of its steps." in output
     started.clear()
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and not started
     more = "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 1e-2'], 'third': []}"

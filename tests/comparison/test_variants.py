@@ -424,10 +424,10 @@ def test_the_package_loads_no_jax():
     program = (
         "import sys, pretrax.comparison; print({'jax', 'gin', 'tensorflow'} & set(sys.modules))"
     )
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
-    assert said.stdout.strip() == "set()", said.stderr
+    assert completed.stdout.strip() == "set()", completed.stderr
 
 
 def test_eval_metrics_of_one_function_are_told_apart_by_their_settings():

@@ -132,13 +132,13 @@ def test_docstring_pairs(tmp_path, few):
     codes = [corpus.codec.decode(piece.tokens[piece.parts == 1]) for piece in heldout]
     some = [text.split()[0] for text in codes]
     assert {"def", "class"} <= set(some) <= {"def", "class", "async"}
-    for said in (
+    for output in (
         "pairs with an empty side",
         "ends of docstrings",
         "ends of code",
         "one file in 5",
     ):
-        assert said in corpus.summary
+        assert output in corpus.summary
     # The vocabulary of the run fits the plain text, too, which holds out the same files.
     plain = python_library(str(tmp_path / "a"), vocabulary=of_size(1000), heldout_every=5)
     assert plain.ids == corpus.ids

@@ -33,7 +33,7 @@ def corpus(tmp_path, run="run", **settings):
     return corpora.labeled_text(str(tmp_path / run), **given | settings)
 
 
-# --- lines --------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 def test_lines_of_both_kinds(tmp_path):
@@ -99,7 +99,7 @@ def test_many_classes_are_summarized():
     assert class_list([str(i) for i in range(9)]) == "0, 1, 2, 3, 4, 5, 6, 7, … (9 in all)"
 
 
-# --- documents ----------------------------------------------------------------------------------
+# --- documents ------------------------------------------------------------------------------------
 
 
 def documents(corpus):
@@ -219,7 +219,7 @@ def test_runs_that_fine_tune_on_it(tmp_path, run, file, heads):
     assert set(task.targets) <= set(planned.corpus.classes) == {"red", "blue", "dark green"}
 
 
-# --- scores -------------------------------------------------------------------------------------
+# --- scores ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("answer_tokens", [None, 10])

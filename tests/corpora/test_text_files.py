@@ -252,8 +252,8 @@ def test_a_corpus_of_every_kind_of_file(tmp_path, text):
     expected = sorted([text] + [f"document {i}\n" * i for i in range(1, 50)])
     assert sorted(decoded(corpus, train) + decoded(corpus, heldout)) == expected
     assert len(heldout) == 2  # 50 documents, one in 20
-    for said in ("48 documents", "2 documents", "1 malformed", "b.jsonl.gz:51", "1 empty"):
-        assert said in corpus.summary
+    for output in ("48 documents", "2 documents", "1 malformed", "b.jsonl.gz:51", "1 empty"):
+        assert output in corpus.summary
     again = text_files(str(tmp_path / "run"), **settings)
     assert again.summary == corpus.summary
     for a, b in zip(everything(again)[0], train, strict=True):

@@ -77,10 +77,10 @@ def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path,
         heldout_tokens=200,
         log_every=1,
     )
-    said = trained({"one": 3, "two": 1}, 4)
-    assert "Read of the stores: one 7" in said and "% of the tokens" in said
-    said = trained({"one": 0, "two": 1}, 40, data_shards=4)
-    assert "corpus.stores" in said and "Continuing from the checkpoint of step 4" in said
+    output = trained({"one": 3, "two": 1}, 4)
+    assert "Read of the stores: one 7" in output and "% of the tokens" in output
+    output = trained({"one": 0, "two": 1}, 40, data_shards=4)
+    assert "corpus.stores" in output and "Continuing from the checkpoint of step 4" in output
     before, after = (
         next(line for line in read_metrics(run.run_dir) if line["step"] == step and "loss" in line)
         for step in (4, 40)

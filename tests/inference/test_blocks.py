@@ -142,7 +142,7 @@ def test_the_mode_of_a_model_that_block_diffusion_trained():
         continue_blocks(model(), [" "])
 
 
-# --- what is drawn ------------------------------------------------------------------------------
+# --- what is drawn --------------------------------------------------------------------------------
 
 TINY = TokenIds(size=8, text=(3, 6), pad=0, eos=1, bos=0, mask=6, cls=7)  # ids of "a", "b" and "c"
 ALPHABET = "#$?abc_@"

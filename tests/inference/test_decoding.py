@@ -47,7 +47,7 @@ from tests.training import tiny
 QUICK = ["t5", "gpt2", "parallel heads, windows", "sequential modules"]
 
 
-# --- KV cache -----------------------------------------------------------------------------------
+# --- KV cache -------------------------------------------------------------------------------------
 
 
 def by_hidden_state(outputs):
@@ -146,7 +146,7 @@ def test_scanned_layers_refuse_a_kv_cache():
         model.prefill(params, prompts_of(model, PROMPTS).batch, CAPACITY)
 
 
-# --- the loop -----------------------------------------------------------------------------------
+# --- the loop -------------------------------------------------------------------------------------
 
 
 def greedy_by_full_runs(name, row, max_new, stops, both_ways=False):
@@ -304,7 +304,7 @@ def test_bfloat16_decodes():
     assert [len(row) for row in made_tokens(found)] == [5, 5, 5]
 
 
-# --- errors -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -330,7 +330,7 @@ def test_missing_prompts_keys_and_lengths_are_refused():
             decoder_prompts(rows)
 
 
-# --- devices ------------------------------------------------------------------------------------
+# --- devices --------------------------------------------------------------------------------------
 
 
 def test_batches_divide_over_devices():

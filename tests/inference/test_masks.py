@@ -160,7 +160,7 @@ def test_messages_about_batches():
     assert counts == [3, 1, 3, 1]
 
 
-# --- all masks, one after another ---------------------------------------------------------------
+# --- all masks, one after another -----------------------------------------------------------------
 
 
 def probabilities(name, tokens):

@@ -60,8 +60,8 @@ def run_dir(tmp_path_factory):
 def test_a_mode_lives_in_a_file_of_the_user(run_dir, module, tmp_path, capsys):
     mine = [f"--run={run_dir}", module, "--mode=mine", "--times=3"]
     predict.main([*mine, "Ada"])
-    said, printed = capsys.readouterr().out.split("\n")[:2]
-    assert "mine" in said and "counts tokens" in said and printed.startswith("Ada: ")
+    output, printed = capsys.readouterr().out.split("\n")[:2]
+    assert "mine" in output and "counts tokens" in output and printed.startswith("Ada: ")
     tokens = int(printed.split()[1])
     assert tokens and tokens % 3 == 0
     (tmp_path / "in.jsonl").write_text('{"text": "Ada"}\n{"text": 5}\n')
@@ -88,8 +88,8 @@ def test_the_options_of_a_mode_are_its_own(run_dir, module, capsys):
 def test_the_help_lists_a_mode_of_the_user(module, capsys):
     with pytest.raises(SystemExit):
         predict.main([module, "--help"])
-    said = capsys.readouterr().out
-    assert "counts tokens" in said and "--times" in said
+    output = capsys.readouterr().out
+    assert "counts tokens" in output and "--times" in output
 
 
 def test_a_missing_module_is_explained(run_dir, capsys):

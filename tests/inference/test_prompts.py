@@ -54,7 +54,7 @@ def test_codec_gives_back_what_the_model_sees():
 DOCUMENT = tuple(CODEC.encode(TEXT))
 
 
-# --- read both ways -----------------------------------------------------------------------------
+# --- read both ways -------------------------------------------------------------------------------
 
 READ = {  # objective -> the mode in which it reads texts
     "span_corruption": "infill",
@@ -162,7 +162,7 @@ def test_text_to_text(layout, mode):
     assert_same_form(layout, prompt, expected[layout])
 
 
-# --- begun by the answer ------------------------------------------------------------------------
+# --- begun by the answer --------------------------------------------------------------------------
 
 
 def test_causal_language_modeling():
@@ -281,7 +281,7 @@ def test_dialogue_asks_for_its_last_answer():
         assert features["targets_weights"][at + 1]  # the answer begins here
 
 
-# --- batches, blanks and refusals ---------------------------------------------------------------
+# --- batches, blanks and refusals -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", BOTH)

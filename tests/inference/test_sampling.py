@@ -50,7 +50,7 @@ def distribution(logits, sampling, seen=None):
     return np.asarray(jax.nn.softmax(adjusted(jnp.asarray(logits)[None], sampling, seen)))[0]
 
 
-# --- the distribution ---------------------------------------------------------------------------
+# --- the distribution -----------------------------------------------------------------------------
 
 SAMPLINGS = {
     "temperature": Sampling(temperature=0.7),
@@ -129,7 +129,7 @@ def test_the_narrowest_filters_keep_one_id():
         np.testing.assert_array_equal(found, np.eye(7)[0])
 
 
-# --- the most likely ----------------------------------------------------------------------------
+# --- the most likely ------------------------------------------------------------------------------
 
 
 def test_most_likely_is_argmax_the_lowest_id_of_ties():

@@ -262,7 +262,7 @@ def test_drafts_after_the_last_token_of_a_row_are_not_counted():
         assert (counts.steps[0], counts.accepted[0]) == (2, 3)
 
 
-# --- drafts of the model's own ------------------------------------------------------------------
+# --- drafts of the model's own --------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -305,7 +305,7 @@ def first_drafts(model, params, drafter, draft_params, prompts, pending):
     return first(params, draft_params, prompts, jnp.array([pending])).tolist()
 
 
-# --- the distribution ---------------------------------------------------------------------------
+# --- the distribution -----------------------------------------------------------------------------
 
 SMALL, DRAWS = 6, 40_000
 SAMPLINGS = {
@@ -437,7 +437,7 @@ def test_three_tokens_have_the_models_joint_distribution(name, sampling):
     assert 0.1 < share < 0.9
 
 
-# --- devices and errors -------------------------------------------------------------------------
+# --- devices and errors ---------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def test_shares_of_plain_psm_and_spm():
     assert_law((kinds[int(x)] for x in first), {"plain": 0.4, "psm": 0.45, "spm": 0.15})
 
 
-# --- as a SeqIO preprocessor --------------------------------------------------------------------
+# --- as a SeqIO preprocessor ----------------------------------------------------------------------
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 LENGTH = 128

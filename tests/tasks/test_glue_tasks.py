@@ -34,7 +34,7 @@ def test_fields_classes_and_splits_match_tensorflow_datasets(tmp_path, benchmark
     assert [task.name for task in found] == [f"{benchmark}_{name}"] and found[0].metric_fns
 
 
-# --- as TensorFlow Datasets has them ------------------------------------------------------------
+# --- as TensorFlow Datasets has them --------------------------------------------------------------
 
 # Validation examples with the fields of TFDS, and the texts on which T5 was trained.
 AS_T5_READS = {
@@ -273,7 +273,7 @@ def test_the_rates_of_a_mixture_follow_the_data_in_the_folder(data_dir):
         found_tasks(name, None, None)
 
 
-# --- examples by hand ---------------------------------------------------------------------------
+# --- examples by hand -----------------------------------------------------------------------------
 
 
 def register(name: str, examples: list[dict]) -> str:

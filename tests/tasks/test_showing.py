@@ -23,10 +23,10 @@ def spans():
 @pytest.mark.slow
 def test_it_prints_what_the_command_prints(spans, capsys):
     show.run(["--vocabulary=words", f"--text={TEXT}", "--hide=quick brown"])
-    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    output = [line.strip() for line in capsys.readouterr().out.splitlines()]
     lines = [line.strip() for line in repr(spans).splitlines()]
     tokens = [line for line in lines if "⟨0⟩" in line]
-    assert "The ⟨0⟩ fox jumps over the lazy dog </s>" in tokens and set(tokens) <= set(said)
+    assert "The ⟨0⟩ fox jumps over the lazy dog </s>" in tokens and set(tokens) <= set(output)
 
 
 @pytest.mark.slow

@@ -142,14 +142,14 @@ def test_a_bucket_that_does_not_answer_is_reported_and_hides_no_error(bucket, ru
     def fail(*_):
         raise ConnectionError("503")
 
-    write, said = buckets.Folder.write, []
+    write, messages = buckets.Folder.write, []
     with buckets.mirrored(run) as here:
         (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
         run_directory.add_evaluation(here.run_dir, {"step": 10})
         monkeypatch.setattr(buckets.Folder, "write", fail)
-        buckets.push_or_warn(here.run_dir, said.append)
+        buckets.push_or_warn(here.run_dir, messages.append)
         monkeypatch.setattr(buckets.Folder, "write", write)
-    (message,) = said
+    (message,) = messages
     assert_named(message, ADDRESS, 503)
     assert steps_in(bucket) == [10]
     with refuses(OSError, ADDRESS, 503):

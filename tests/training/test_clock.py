@@ -26,9 +26,9 @@ def test_a_run_whose_clock_is_set_back_equals_one_whose_clock_is_right(
             if run is runs[1]:
                 begin, ticks = 2e9 - 1000 * DAY * start, itertools.count()
                 monkeypatch.setattr(time, "time", lambda b=begin, t=ticks: b - DAY * next(t))
-            said = run.here(capsys, **by_clock, **here, STEPS=steps)
+            output = run.here(capsys, **by_clock, **here, STEPS=steps)
             monkeypatch.undo()
-            assert not start or "Continuing from the checkpoint of step 7." in said
+            assert not start or "Continuing from the checkpoint of step 7." in output
     whole, set_back = runs
     assert set_back.lines() == whole.lines()
     tiny.assert_same(tiny.saved_arrays(set_back.dir, 12), tiny.saved_arrays(whole.dir, 12))

@@ -268,14 +268,14 @@ def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     with pytest.raises(SystemExit) as ended:
         train.main([*RUN, "--run_dir=gs://bucket/mine", "--compile=v5e:2x4"])
-    said = capsys.readouterr().out
-    assert not ended.value.code and "It fits." in said
+    output = capsys.readouterr().out
+    assert not ended.value.code and "It fits." in output
     assert (
-        "compiled for v5e:2x4" in said
-        and "'fsdp': 4, 'expert': 1, 'context': 1, 'tensor': 2" in said
+        "compiled for v5e:2x4" in output
+        and "'fsdp': 4, 'expert': 1, 'context': 1, 'tensor': 2" in output
     )
-    assert "all-gather" in said and "of 16" in said
-    assert re.search("attention +plain", said)
+    assert "all-gather" in output and "of 16" in output
+    assert re.search("attention +plain", output)
     assert not list(tmp_path.iterdir())  # no corpus, no run, and no local folder for the bucket
 
 
@@ -343,10 +343,10 @@ def test_a_step_that_does_not_fit_gets_advice(memory, refusal, advice, capsys):
         refusal=refusal,
     )
     assert not print_check(make_console(), check)
-    said = capsys.readouterr().out
-    assert "8 × TPU v3" in said and "0.125 per chip" in said  # its cores are the devices in JAX
-    assert "1,000,000,000 (200,000,000 active)" in said
-    assert "It does not fit." in said and advice in said and refusal in said
+    output = capsys.readouterr().out
+    assert "8 × TPU v3" in output and "0.125 per chip" in output  # its cores are the devices in JAX
+    assert "1,000,000,000 (200,000,000 active)" in output
+    assert "It does not fit." in output and advice in output and refusal in output
 
 
 def estimated(**others) -> Check:
@@ -371,15 +371,15 @@ def estimated(**others) -> Check:
 def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
     options = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1000000}
     assert print_check(make_console(), estimated(options=options))
-    said = capsys.readouterr().out
-    assert said.splitlines()[-1] == "estimated step: 130 ms, 40% of peak"
-    assert "windowed_einsum_mib = 1000000" in said and "total" in said
-    assert re.search(r"attention +20\.0 +50\.0 +70\.0 +54 *\n", said)
-    assert re.search(r"copies +10\.0 +30\.0 +40\.0 +31 *\n", said)
-    assert re.search(r"waited for +20\.0 +15 *\n", said)
-    assert "3.00 GiB are exchanged in 60.0 ms, 40.0 ms of them overlapped" in said
-    assert "1.00 GiB go between slices" in said and "4.0 ms are for kernels" in said
-    assert re.search(r"MLP bf16\[4096,128\] × bf16\[128,2816\] +30\.0 +14 +an inner size", said)
+    output = capsys.readouterr().out
+    assert output.splitlines()[-1] == "estimated step: 130 ms, 40% of peak"
+    assert "windowed_einsum_mib = 1000000" in output and "total" in output
+    assert re.search(r"attention +20\.0 +50\.0 +70\.0 +54 *\n", output)
+    assert re.search(r"copies +10\.0 +30\.0 +40\.0 +31 *\n", output)
+    assert re.search(r"waited for +20\.0 +15 *\n", output)
+    assert "3.00 GiB are exchanged in 60.0 ms, 40.0 ms of them overlapped" in output
+    assert "1.00 GiB go between slices" in output and "4.0 ms are for kernels" in output
+    assert re.search(r"MLP bf16\[4096,128\] × bf16\[128,2816\] +30\.0 +14 +an inner size", output)
 
 
 def test_an_estimate_of_a_causal_model_also_has_the_share_that_maxtext_counts(capsys):
@@ -490,9 +490,9 @@ def test_the_flagship_on_its_slice():
 def test_a_mesh_that_does_not_divide_a_model_is_reported(axes, values, lower):
     model = tiny.decoder(emb_dim=12, num_heads=4, num_kv_heads=2)
     plan = functools.partial(tiny.plan, model, prefix_lm(tiny.IDS), {"decoder": 24})
-    with warns(UserWarning, *values) as said:
+    with warns(UserWarning, *values) as output:
         plan(mesh=make_mesh(**{"data": 1, **axes}))
-    (warning,) = said
+    (warning,) = output
     assert re.findall(r"--gin\.mesh\.make_mesh\.(\w+)", str(warning.message)) == lower
     with warnings.catch_warnings():
         warnings.simplefilter("error")

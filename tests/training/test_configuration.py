@@ -421,8 +421,8 @@ def test_every_field_of_a_run_is_documented_with_its_default():
 def test_help_says_why_settings_are_not_listed(tmp_path):
     absent = mine(tmp_path, "import of_an_absent_extra")
     parser, _ = parser_and_bindings(f"--gin_file={absent}")
-    said = " ".join(parser.format_help().split())
-    assert re.search(r"settings of the gin files: cannot be listed: .*'of_an_absent_extra'", said)
+    output = " ".join(parser.format_help().split())
+    assert re.search(r"settings of the gin files: cannot be listed: .*'of_an_absent_extra'", output)
 
 
 def test_macros_of_macros_functions_and_scopes(tmp_path):
@@ -700,7 +700,7 @@ def test_the_package_loads_neither_gin_nor_tensorflow():
         "import sys; from pretrax import models, objectives, training; "
         "print(sorted({'gin', 'tensorflow', 'seqio', 'matplotlib'} & set(sys.modules)))"
     )
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], env=tiny.environment(), capture_output=True, text=True
     )
-    assert said.stdout.strip() == "[]", said.stderr
+    assert completed.stdout.strip() == "[]", completed.stderr

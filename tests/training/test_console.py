@@ -55,11 +55,11 @@ def test_bits_per_byte_are_of_likelihoods_of_the_text():
     """If no loss is a likelihood of the text, the column and its explanation are not printed."""
     masked = Score("a", "tokens", loss=2.0, baseline=4.0, targets=10, of_tokens=True)
     exact = Score("b", "tokens", 2.0, 4.0, 10, of_tokens=True, of_text=True)
-    said = printed(print_heldout, [(3, [masked, exact])], {"a": 8.0, "b": 4.0})
-    cells = [line.split() for line in said.splitlines()]
+    output = printed(print_heldout, [(3, [masked, exact])], {"a": 8.0, "b": 4.0})
+    cells = [line.split() for line in output.splitlines()]
     assert ["3", "a/tokens", "2.000", "7.4", "4.000", "10"] in cells
     assert ["3", "b/tokens", "2.000", "7.4", "0.721", "4.000", "10"] in cells
-    assert "bits per byte: for each byte of text (a token has 4.00 bytes)" in said
+    assert "bits per byte: for each byte of text (a token has 4.00 bytes)" in output
     for score, size in ((masked, 4.0), (exact, math.nan)):
         sizes = {score.member: size}
         assert "bits per byte" not in printed(print_heldout, [(3, [score])], sizes)
@@ -67,43 +67,43 @@ def test_bits_per_byte_are_of_likelihoods_of_the_text():
 
 def test_bits_per_byte_are_of_each_members_own_text():
     scores = [Score(name, "tokens", 2.0, 4.0, 10, of_text=True) for name in ("a", "b", "c")]
-    said = printed(print_heldout, [(3, scores)], {"a": 4.0, "b": 2.0, "c": 4.0})
-    cells = [line.split() for line in said.splitlines()]
+    output = printed(print_heldout, [(3, scores)], {"a": 4.0, "b": 2.0, "c": 4.0})
+    cells = [line.split() for line in output.splitlines()]
     for name, bits in (("a", "0.721"), ("b", "1.443"), ("c", "0.721")):
         assert ["3", f"{name}/tokens", "2.000", bits, "4.000", "10"] in cells
-    assert "4.00 bytes (a, c) and 2.00 bytes (b)" in said
+    assert "4.00 bytes (a, c) and 2.00 bytes (b)" in output
 
 
 def test_a_gain_that_rounds_to_nothing_has_no_sign():
     scores = [Score("mine", "tokens", loss, 6.0, 100) for loss in (6.02, 5.98, 6.6)]
-    said = printed(print_scores, scores, 3)
-    assert re.findall(r"6\.000 +(\S+)", said) == ["0%", "0%", "-10%"]
+    output = printed(print_scores, scores, 3)
+    assert re.findall(r"6\.000 +(\S+)", output) == ["0%", "0%", "-10%"]
 
 
 def test_a_loss_without_a_baseline_shows_no_baseline():
     states = Score("a", "states", loss=2.0, baseline=None, targets=10)
-    for said in (printed(print_scores, [states], 3), printed(print_heldout, [(3, [states])], {})):
-        (cells,) = (line.split() for line in said.splitlines() if "a/states" in line)
+    for output in (printed(print_scores, [states], 3), printed(print_heldout, [(3, [states])], {})):
+        (cells,) = (line.split() for line in output.splitlines() if "a/states" in line)
         assert cells[-3:] == ["a/states", "2.000", "10"]
 
 
 def test_a_loss_without_targets_is_not_shown_as_zero():
     """For example, a loss of digits in a text without digits."""
     numbers = Score("a", "numbers", loss=0.0, baseline=None, targets=0, of_tokens=True)
-    for said in (
+    for output in (
         printed(print_scores, [numbers], 3),
         printed(print_heldout, [(3, [numbers])], {}),
     ):
-        (cells,) = (line.split() for line in said.splitlines() if "a/numbers" in line)
+        (cells,) = (line.split() for line in output.splitlines() if "a/numbers" in line)
         assert cells[-2:] == ["a/numbers", "0"]
 
 
 def test_a_run_ends_with_commands_that_use_it(plan):
     functions = [name for name, value in fields_of(plan.run).items() if callable(value)]
     run = dataclasses.replace(plan.run, **dict.fromkeys(functions, objectives.causal_lm))
-    said = closing_message(run, '"TEXT"', {})
-    assert 'pretrax predict --run=unused "TEXT"' in said
-    assert "pretrax evaluate --run=unused --heldout" in said
+    output = closing_message(run, '"TEXT"', {})
+    assert 'pretrax predict --run=unused "TEXT"' in output
+    assert "pretrax evaluate --run=unused --heldout" in output
     assert "predict" not in closing_message(run, "", {})
     own = dataclasses.replace(run, objective=printed)
     assert f"--run=unused --trust={__name__}" in closing_message(own, '"TEXT"', {})
@@ -130,9 +130,9 @@ def test_a_run_ends_with_a_prompt_that_its_objective_trained(modes, prompt):
 
 def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
     read = {"data/web/share": 0.25, "data/web/epochs": 0.01, "data/a/b/share": 0.75}
-    said = closing_message(plan.run, "", read | {"data/a/b/epochs": 1.234})
+    output = closing_message(plan.run, "", read | {"data/a/b/epochs": 1.234})
     shares = "web 25.0% of the tokens, 0.01 epochs; a/b 75.0% of the tokens, 1.23 epochs."
-    assert said.startswith(f"\nRead of the stores: {shares}\nDone.")
+    assert output.startswith(f"\nRead of the stores: {shares}\nDone.")
 
 
 @pytest.mark.parametrize(
@@ -145,15 +145,15 @@ def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
 )
 def test_progress_has_the_mfu_where_it_is_known(more, end):
     metrics = {"loss": 2.0, "tokens_per_second": 1234.5} | more
-    said = printed(lambda console: StepProgress(console, 0, 9).update(9, metrics))
-    assert said == f"step 9/9  loss 2.000  1,234 {end}\n"
+    output = printed(lambda console: StepProgress(console, 0, 9).update(9, metrics))
+    assert output == f"step 9/9  loss 2.000  1,234 {end}\n"
 
 
 def test_a_finished_run_says_how_many_steps_it_took(plan):
     assert "finished: 100 of 100 steps" in finished_message(plan.run, 100)
-    said = finished_message(plan.run, 300)
-    assert "it took 300 steps, and got --steps=100, which are fewer" in said
-    assert "--steps=600" in said
+    output = finished_message(plan.run, 300)
+    assert "it took 300 steps, and got --steps=100, which are fewer" in output
+    assert "--steps=600" in output
 
 
 OWN = """\
@@ -173,12 +173,12 @@ def test_an_error_in_own_code_names_its_line(tmp_path, monkeypatch, capsys):
 
     with pytest.raises(SystemExit), report_user_errors(traceback=False):
         jax.jit(loss)(jnp.zeros(3))
-    said = capsys.readouterr().err
-    assert f"\nat {file}:5: return jnp.broadcast_to(x, (4,))\n" in said
+    output = capsys.readouterr().err
+    assert f"\nat {file}:5: return jnp.broadcast_to(x, (4,))\n" in output
     with pytest.raises(SystemExit):
         show.run([f"--run={tmp_path}"])
-    said = capsys.readouterr().err
-    assert "--traceback" in said and "\nat " not in said  # only pretrax's own code ran
+    output = capsys.readouterr().err
+    assert "--traceback" in output and "\nat " not in output  # only pretrax's own code ran
 
 
 def test_a_warning_of_one_text_is_printed_once(capsys):

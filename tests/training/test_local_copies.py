@@ -264,7 +264,7 @@ class LocalRun(tiny.Run):
         folders = self.dir.glob("checkpoints/*")
         return sorted(int(path.name) for path in folders if path.name.isdecimal())
 
-    def said(self, capsys, **values) -> str:
+    def output(self, capsys, **values) -> str:
         return " ".join(self.here(capsys, **values).split())
 
 
@@ -284,8 +284,8 @@ def test_killed_and_gone_on_from_a_copy_equals_never_killed(data, tmp_path, caps
         with exits(capsys, f"step {step}", "steps = 2", f"--steps={step}"):
             run.here(capsys, training__Run__steps=2)
     assert "Continuing from the local copy of step 3." in out
-    said = run.said(capsys)
-    assert "Continuing from the local copy of step 7." in said and "warning" not in said
+    output = run.said(capsys)
+    assert "Continuing from the local copy of step 7." in output and "warning" not in output
     assert run.lines() == whole.lines()
     tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
     assert run.saved() == [4, 8, 12] and run.copies() == []
@@ -334,8 +334,8 @@ def test_a_disk_without_room_for_copies_costs_no_checkpoint(
 ):
     run = LocalRun(tmp_path, data)
     monkeypatch.setattr(of, name, broken)
-    said = run.said(capsys, STEPS=5)
-    assert why in said and "Done." in said and run.saved() == [4, 5]
+    output = run.said(capsys, STEPS=5)
+    assert why in output and "Done." in output and run.saved() == [4, 5]
 
 
 def test_what_is_asked_of_a_disk_is_each_part_that_is_held_once():
@@ -359,11 +359,11 @@ def both(run, program=("train.py",), env=None, **mesh) -> tuple[list[str], list[
         for place in places()
     ]
     try:
-        said = [process.communicate(timeout=240) for process in processes]
+        output = [process.communicate(timeout=240) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [" ".join((out + err).split()) for out, err in said], [p.returncode for p in processes]
+    return [" ".join((out + err).split()) for out, err in output], [p.returncode for p in processes]
 
 
 SHARED = dict(data=2, fsdp=2)  # each process has all parameters
@@ -372,16 +372,16 @@ SHARED = dict(data=2, fsdp=2)  # each process has all parameters
 @pytest.fixture(scope="module")
 def whole_of_two(data, tmp_path_factory):
     run = tiny.Run(tmp_path_factory.mktemp("whole_of_two"), data)
-    said, ends = both(run, **SHARED)
-    assert ends == [0, 0], said
+    output, ends = both(run, **SHARED)
+    assert ends == [0, 0], output
     return run
 
 
 @pytest.fixture(scope="module")
 def killed_once(data, tmp_path_factory):
     run = LocalRun(tmp_path_factory.mktemp("killed") / "here", data)
-    said, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, **SHARED)
-    assert ends == [-signal.SIGKILL] * 2, said
+    output, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, **SHARED)
+    assert ends == [-signal.SIGKILL] * 2, output
     assert run.saved() == [4] and run.copies(0) == run.copies(1) == [7]
     shutil.copytree(run.dir.parent, run.dir.parent.with_name("kept"))
     return run
@@ -434,13 +434,13 @@ def test_two_processes_continue_from_their_copies_if_both_are_sound(
     if harm:
         (copy,) = killed.local.glob("*/process_1/7")
         harm(copy)
-    (said, other), ends = both(killed, **SHARED)
-    assert ends == [0, 0], said + other
+    (output, other), ends = both(killed, **SHARED)
+    assert ends == [0, 0], output + other
     if harm:
-        assert f"warning: The local copy of step 7 is not used: {why}." in said
-        assert "Continuing from the checkpoint of step 4." in said
+        assert f"warning: The local copy of step 7 is not used: {why}." in output
+        assert "Continuing from the checkpoint of step 4." in output
     else:
-        assert "Continuing from the local copy of step 7." in said and "warning" not in said
+        assert "Continuing from the local copy of step 7." in output and "warning" not in output
     assert killed.lines() == whole_of_two.lines()
     mine, its = (run.dir / "checkpoints/12" for run in (killed, whole_of_two))
     assert tiny.data_files(mine) == tiny.data_files(its)  # the data position and all checksums
@@ -450,17 +450,17 @@ def test_two_processes_continue_from_their_copies_if_both_are_sound(
 @pytest.mark.slow
 def test_two_processes_that_need_each_others_copies_continue_from_the_checkpoint(data, tmp_path):
     run = LocalRun(tmp_path, data)
-    said, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, data=1, fsdp=4)
-    assert ends == [-signal.SIGKILL] * 2, said
-    (said, other), ends = both(run, data=4, fsdp=1)
-    assert ends == [0, 0], said + other
+    output, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, data=1, fsdp=4)
+    assert ends == [-signal.SIGKILL] * 2, output
+    (output, other), ends = both(run, data=4, fsdp=1)
+    assert ends == [0, 0], output + other
     why = "it was made on a mesh with other parts of the arrays on this host"
-    assert f"The local copy of step 7 is not used: {why}." in said
-    assert "Continuing from the checkpoint of step 4." in said
+    assert f"The local copy of step 7 is not used: {why}." in output
+    assert "Continuing from the checkpoint of step 4." in output
 
 
 @pytest.mark.slow
 def test_one_process_continues_from_the_checkpoint_of_two(killed, capsys):
-    said = killed.said(capsys)
-    assert "copy of step 7 is not used: it is of a run of 2 processes." in said
-    assert "Continuing from the checkpoint of step 4." in said
+    output = killed.said(capsys)
+    assert "copy of step 7 is not used: it is of a run of 2 processes." in output
+    assert "Continuing from the checkpoint of step 4." in output

@@ -73,16 +73,16 @@ def test_a_damaged_line_costs_no_other(tmp_path, damage):
     lines = b'{"step": 1, "loss": 1.0}', damage, b'{"step": 3, "loss": 3.0}'
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*lines, b""]))
     assert losses(tmp_path) == [1.0, 3.0]
-    said = []
-    MetricsWriter(tmp_path, 3, said.append).close()
-    assert len(said) == 1 and "metrics.jsonl, line 2 cannot be read" in said[0]
+    output = []
+    MetricsWriter(tmp_path, 3, output.append).close()
+    assert len(output) == 1 and "metrics.jsonl, line 2 cannot be read" in output[0]
     assert losses(tmp_path) == [1.0, 3.0]
 
 
 def test_training_continues_if_metrics_cannot_be_written(tmp_path, monkeypatch):
     """The disk is full, for example. The metrics are written once there is room again."""
-    threads, said, file = threading.active_count(), [], tmp_path / "metrics.jsonl"
-    writer = MetricsWriter(tmp_path, warn=said.append)
+    threads, output, file = threading.active_count(), [], tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(tmp_path, warn=output.append)
     writer.write(1, {"loss": 1.0})
 
     def full(self, event):
@@ -96,7 +96,7 @@ def test_training_continues_if_metrics_cannot_be_written(tmp_path, monkeypatch):
             writer.write(step, {"loss": float(step)})
         writer.write_text(50, "text", "a")
         writer.flush()
-    assert len(said) == 1 and "No space left on device" in said[0]
+    assert len(output) == 1 and "No space left on device" in output[0]
     file.unlink()
     (tmp_path / "so far").rename(file)
     writer.write(50, {"later": 50.0, "loss": 50.0})

@@ -48,8 +48,8 @@ def test_a_run_writes_a_trace_next_to_its_curves(tmp_path, capsys):
     tiny.run_here([*run.arguments(), "--profile=2:2"])
     assert traced(run.dir / "tensorboard" / "plugins" / "profile") == {2}
     tiny.run_here([*run.arguments(), "--profile=2:2"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "warning: --profile=2:2 has no effect, since all 2 steps are taken: raise" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "warning: --profile=2:2 has no effect, since all 2 steps are taken: raise" in output
 
 
 def test_writing_a_trace_is_not_part_of_a_step(monkeypatch, tmp_path):

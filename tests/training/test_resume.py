@@ -102,9 +102,9 @@ def wait_for(process, there, seconds=120):
 
 def kill(process):
     process.send_signal(signal.SIGKILL)
-    said, _ = process.communicate()
+    output, _ = process.communicate()
     assert process.returncode == -signal.SIGKILL
-    return said
+    return output
 
 
 def reached(run, step):
@@ -131,8 +131,8 @@ def test_killed_twice_equals_never_killed(data, whole, tmp_path, capsys):
 
     process = start(run, program=("-c", STALLED))
     wait_for(process, lambda: list(saved.glob("8.*tmp*/data*/shard_00000.npz")))
-    said = " ".join(kill(process).split())
-    assert "metrics.jsonl went to step" in said and "starts from the beginning" in said
+    output = " ".join(kill(process).split())
+    assert "metrics.jsonl went to step" in output and "starts from the beginning" in output
     (kept,) = run.dir.glob("metrics.until_*.jsonl")
     last = json.loads(kept.read_text().splitlines()[-1])["step"]
     assert last >= 2 and kept.name == f"metrics.until_{last}.jsonl"
@@ -211,9 +211,9 @@ def flip_bytes(file):
 def test_a_damaged_latest_checkpoint_costs_only_time(half, whole, capsys, name, damage):
     for file in (half.dir / "checkpoints" / "8").glob(name):
         damage(file)
-    said = half.here(capsys)
-    assert "warning: checkpoint 8 is damaged" in " ".join(said.split())
-    assert "Continuing from the checkpoint of step 4." in said
+    output = half.here(capsys)
+    assert "warning: checkpoint 8 is damaged" in " ".join(output.split())
+    assert "Continuing from the checkpoint of step 4." in output
     assert (half.dir / "damaged_checkpoints" / "8").is_dir()
     assert_equals_whole(half, whole)
 
@@ -238,7 +238,7 @@ def test_another_mesh_continues_with_the_same_arrays(data, tmp_path, capsys):
     rows = {"training__Run__batch_size": 16, "training__Run__data_shards": 8}
     run.here(capsys, STEPS=4, **rows)  # 8 x 1 x 1
     shutil.copytree(run.dir, tmp_path / "other")
-    said = run.here(capsys, STEPS=6, **rows)
+    output = run.here(capsys, STEPS=6, **rows)
     other = run.here(
         capsys,
         RUN_DIR=str(tmp_path / "other"),
@@ -248,7 +248,7 @@ def test_another_mesh_continues_with_the_same_arrays(data, tmp_path, capsys):
         mesh__make_mesh__tensor=2,
         **rows,
     )
-    assert "mesh {'data': 8, 'fsdp': 1, 'expert': 1, 'context': 1, 'tensor': 1}" in said
+    assert "mesh {'data': 8, 'fsdp': 1, 'expert': 1, 'context': 1, 'tensor': 1}" in output
     assert "mesh {'data': 2, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 2}" in other
     assert "mesh.fsdp: was 1, is 2" in other and "steps: was 4, is 6" in other
     a, b = (tiny.saved_arrays(folder, 4) for folder in (run.dir, tmp_path / "other"))
@@ -262,18 +262,21 @@ def test_another_mesh_continues_with_the_same_arrays(data, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_finished_run_is_reported(copied, capsys):
     before = copied.lines()
-    said = copied.here(capsys)
-    assert "This run is finished: 12 of 12 steps" in said
-    assert "--steps=24" in said and "another directory" in said
+    output = copied.here(capsys)
+    assert "This run is finished: 12 of 12 steps" in output
+    assert "--steps=24" in output and "another directory" in output
     assert copied.lines() == before
     assert "This run is finished: it took 12 steps, and got" in copied.here(capsys, STEPS=6)
 
 
 @pytest.mark.slow
 def test_a_run_continues_with_another_rate_and_number_of_shards_and_reports_them(half, capsys):
-    said = half.here(capsys, STEPS=9, PEAK=1e-3, training__Run__data_shards=2)
-    assert "optimizer.learning_rate.peak: was 0.003, is 0.001" in said and "Continuing from" in said
-    assert "data_shards: was 4, is 2" in said and "Done" in said
+    output = half.here(capsys, STEPS=9, PEAK=1e-3, training__Run__data_shards=2)
+    assert (
+        "optimizer.learning_rate.peak: was 0.003, is 0.001" in output
+        and "Continuing from" in output
+    )
+    assert "data_shards: was 4, is 2" in output and "Done" in output
     shards = sorted(path.name for path in (half.dir / "checkpoints").glob("9/data/shard_*"))
     assert shards == ["shard_00000.npz", "shard_00001.npz"]
 
@@ -295,9 +298,9 @@ def test_checkpoints_of_another_run_are_left_alone(half, capsys, changed, expect
     with pytest.raises(SystemExit) as end:
         half.here(capsys, STEPS=20, **changed)
     assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert_named(said, half.dir, "--run_dir=runs/NAME", *expected)
-    assert "steps:" not in said
+    output = capsys.readouterr().err
+    assert_named(output, half.dir, "--run_dir=runs/NAME", *expected)
+    assert "steps:" not in output
     assert (half.dir / "config.gin").read_text() == before
     assert {p.name for p in (half.dir / "checkpoints").iterdir()} >= {"4", "8"}
 
@@ -342,9 +345,9 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
     with pytest.raises(SystemExit) as end:
         half.here(capsys, PEAK=1e12, training__Run__checkpoint_every=1)
     assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert_named(said, "loss", "clip_norm")
-    assert len(re.findall(r"step \d+", said)) >= 2  # including the step of the last checkpoint
+    output = capsys.readouterr().err
+    assert_named(output, "loss", "clip_norm")
+    assert len(re.findall(r"step \d+", output)) >= 2  # including the step of the last checkpoint
     assert_all_saved_is_finite(half)
 
 

@@ -45,9 +45,9 @@ def trained(run: Run) -> tuple:
 
 @pytest.mark.slow
 def test_two_runs_in_one_process_are_two_results(run):
-    first, said = trained(run)
-    assert first.finished and first.step == 3 and "Done." in said
-    assert "parameters, plain attention, 8 rows a step, mesh" in said
+    first, output = trained(run)
+    assert first.finished and first.step == 3 and "Done." in output
+    assert "parameters, plain attention, 8 rows a step, mesh" in output
     (score,) = first.scores
     assert 0 < score.loss < 10 and score.targets > 50
 
@@ -55,8 +55,8 @@ def test_two_runs_in_one_process_are_two_results(run):
     second, _ = trained(other)
     assert second.step == 2 and second.scores[0].loss != score.loss
 
-    again, said = trained(run)  # a finished run: its result is read back, and nothing is trained
-    assert again == first and "This run is finished" in said
+    again, output = trained(run)  # a finished run: its result is read back, and nothing is trained
+    assert again == first and "This run is finished" in output
 
     with refuses(ValueError, "0", "5"):
         trained(dataclasses.replace(run, seed=5))
@@ -84,9 +84,9 @@ def test_a_decoder_becomes_an_encoder_decoder(run):
         initial_run=run.run_dir,
         assignment_map={r"encoder/(.*)": r"decoder/\1"},
     )
-    result, said = trained(adapted)
-    assert result.finished and "Starting from step 3 of" in said
-    assert "initialized" not in said and "not used" not in said
+    result, output = trained(adapted)
+    assert result.finished and "Starting from step 3 of" in output
+    assert "initialized" not in output and "not used" not in output
 
 
 @pytest.mark.slow
@@ -94,9 +94,9 @@ def test_a_run_of_unnamed_functions_is_trained_with_a_warning(run, tmp_path):
     unnamed = dataclasses.replace(
         run, run_dir=str(tmp_path / "run"), objective=lambda ids: objectives.causal_lm(ids), steps=1
     )
-    result, said = trained(unnamed)
+    result, output = trained(unnamed)
     assert result.finished
-    assert_named(said, "objective", "config.gin")
+    assert_named(output, "objective", "config.gin")
     with refuses(ValueError, f"{unnamed.run_dir}/config.gin", "corpus", "objective"):
         run_of_directory(unnamed.run_dir)
 

@@ -110,10 +110,10 @@ def steps_in(checkpoints: Path) -> list[int]:
 
 @pytest.mark.slow
 def test_a_run_goes_back_and_skips_what_it_has_read(run, whole):
-    said = "The run goes back to the checkpoint of step 4, and skips the"
+    output = "The run goes back to the checkpoint of step 4, and skips the"
     assert "At step 6 the loss" in whole and "is a spike: in the 5 steps before it was" in whole
-    assert f"{said} 2 batches that were read since." in whole
-    assert f"{said} 4 batches that were read since." in whole
+    assert f"{output} 2 batches that were read since." in whole
+    assert f"{output} 4 batches that were read since." in whole
     lines, files, saved = what_is_left(run)
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     assert [step for step, _ in losses] == list(range(1, 9))
@@ -141,8 +141,10 @@ def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, mo
         trained(again)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "stop_at_sigterm", lambda: after(3, lambda: True))  # 5, 6, 5
-        said = trained(again)
-    assert "Continuing from the checkpoint of step 4." in said and "Stopped at step 5 of 8" in said
+        output = trained(again)
+    assert (
+        "Continuing from the checkpoint of step 4." in output and "Stopped at step 5 of 8" in output
+    )
     assert steps_in(Path(again.run_dir, "checkpoints")) == [4, 5]
     assert "Continuing from the checkpoint of step 5." in trained(again)
     assert what_is_left(again) == what_is_left(run)

@@ -199,14 +199,14 @@ def test_every_command_asks_for_trust(command, objectives_of_mine, capsys):
         show: [f"--run={directory}"],
         train: [f"--gin_file={directory}/config.gin"],
     }[command]
-    for options, said in (
+    for options, output in (
         ([], "--trust=objectives_of_mine"),
         (["--trust=objectives_of_mine"], ""),
     ):
         with pytest.raises(SystemExit):
             command.main([*run, *options])
         error = capsys.readouterr().err
-        assert said in error and ("--trust" in error) == bool(said), error
+        assert output in error and ("--trust" in error) == bool(output), error
 
 
 def test_nothing_of_it_is_imported_unless_it_is_trusted(objectives_of_mine):

@@ -139,9 +139,9 @@ def test_two_processes_start_and_one_continues(alone, data, tmp_path, capsys):
     (tmp_path / "rows").mkdir()
     env = {"ROWS": str(tmp_path / "rows")}
     shown = {"tiny__slow_token_store__shown": True}
-    said = finish_both(run, program=("-c", KEEPING_ROWS), env=env, STEPS=4, **shown)
-    assert "mesh {'data': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 1}" in said
-    assert "Filling in held-out passages" in said and "Done." in said
+    output = finish_both(run, program=("-c", KEEPING_ROWS), env=env, STEPS=4, **shown)
+    assert "mesh {'data': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 1}" in output
+    assert "Filling in held-out passages" in output and "Done." in output
     blocks = list((tmp_path / "rows").iterdir())
     assert len(blocks) == 4 * 3 * 2  # steps, leaves of a row, devices
     for block in blocks:
@@ -153,8 +153,8 @@ def test_two_processes_start_and_one_continues(alone, data, tmp_path, capsys):
     for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
         assert (run.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
 
-    said = run.here(capsys, STEPS=8, **shown)
-    assert "Continuing from the checkpoint of step 4." in said
+    output = run.here(capsys, STEPS=8, **shown)
+    assert "Continuing from the checkpoint of step 4." in output
     assert_close([x for x in run.lines() if "loss" in x or x["step"] == 8], whole.lines())
 
 
@@ -207,12 +207,12 @@ def test_one_process_starts_and_two_continue_past_a_damaged_checkpoint(
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     else:
         program = ("-c", f"{BROKEN[broken]}\n{UNREADABLE_BY_ONE}")
-    said = " ".join(finish_both(run, program=program, STEPS=8).split())
+    output = " ".join(finish_both(run, program=program, STEPS=8).split())
     if broken == "storage":
-        assert "warning" not in said and (run.dir / "checkpoints/8").exists()
+        assert "warning" not in output and (run.dir / "checkpoints/8").exists()
         return
-    assert "warning: checkpoint 8 is damaged" in said
-    assert "Continuing from the checkpoint of step 4." in said
+    assert "warning: checkpoint 8 is damaged" in output
+    assert "Continuing from the checkpoint of step 4." in output
     assert_close(run.lines(), whole.lines())
 
 
@@ -226,9 +226,9 @@ def test_sigterm_to_one_stops_both(data, tmp_path):
         assert [p.poll() for p in processes] == [None, None]
         time.sleep(0.1)
     processes[1].send_signal(signal.SIGTERM)
-    (said, err), (_, err_1) = (p.communicate(timeout=120) for p in processes)
+    (output, err), (_, err_1) = (p.communicate(timeout=120) for p in processes)
     assert [p.returncode for p in processes] == [0, 0], err + err_1
-    assert "as asked; a checkpoint is saved." in " ".join(said.split())
+    assert "as asked; a checkpoint is saved." in " ".join(output.split())
     step = run.lines()[-1]["step"]
     assert (run.dir / "checkpoints" / str(step)).is_dir()
 
@@ -295,9 +295,9 @@ def test_a_process_reports_that_it_waits_and_ends_if_the_others_do_not_start(tmp
 def test_sigterm_before_the_first_step_stops_both_after_it(tmp_path):
     """A resumed run may get the signal while it compiles, and its first step has any number."""
     both = [start_joined(tmp_path, STOPPED_BEFORE_THE_FIRST_STEP, **place) for place in places()]
-    said = [process.communicate(timeout=240)[0].splitlines()[-2:] for process in both]
-    assert [stops for stops, _ in said] == ["[True, False]"] * 2
-    assert [decisions for _, decisions in said] == ["[True, False]"] * 2
+    output = [process.communicate(timeout=240)[0].splitlines()[-2:] for process in both]
+    assert [stops for stops, _ in output] == ["[True, False]"] * 2
+    assert [decisions for _, decisions in output] == ["[True, False]"] * 2
 
 
 @pytest.mark.slow

@@ -28,11 +28,12 @@ def test_the_parts_sum_to_the_time_passed():
 def test_a_run_says_where_its_time_went(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(monitor, "peak_flops", lambda: 1e6)  # as on a slower device
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=4)
-    said = run.here(capsys, training__Run__checkpoint_every=2, training__Run__log_every=3)
+    output = run.here(capsys, training__Run__checkpoint_every=2, training__Run__log_every=3)
     seconds = read_result(str(run.dir)).seconds
     assert list(seconds) == list(KINDS) and min(seconds.values()) > 0
     assert (
-        f"Wall time {sum(seconds.values()):,.1f} s: compile {seconds['compile']:.1f}, data" in said
+        f"Wall time {sum(seconds.values()):,.1f} s: compile {seconds['compile']:.1f}, data"
+        in output
     )
     logged = [line for line in read_metrics(run.dir) if "loss" in line]
     assert [line["step"] for line in logged] == [2, 3, 4]
@@ -41,4 +42,4 @@ def test_a_run_says_where_its_time_went(tmp_path, capsys, monkeypatch):
     assert logged[0]["seconds/saving"] == 0 < logged[1]["seconds/saving"]
     assert all(line["tokens_per_second"] > 0 for line in logged)
     assert logged[2]["mfu"] == pytest.approx(1e6 * logged[2]["tflops_per_second"])
-    assert f"tokens/s  {logged[2]['mfu']:.1%} MFU" in said
+    assert f"tokens/s  {logged[2]['mfu']:.1%} MFU" in output

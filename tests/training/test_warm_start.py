@@ -75,9 +75,9 @@ def test_matching_parameters_are_taken_and_the_rest_is_reported(source, inside):
     assert params["trunk"]["w"].sharding == fresh.params["trunk"]["w"].sharding
     np.testing.assert_array_equal(params["new_head"]["w"], fresh.params["new_head"]["w"])
     assert int(start.state.step) == 0 and start.state.opt_state == fresh.opt_state
-    said = start.describe()
-    assert "Starting from step 7 of" in said and "1 arrays, 32 parameters" in said
-    assert "other classes: new_head/w" in said and "not used: old_head/w" in said
+    output = start.describe()
+    assert "Starting from step 7 of" in output and "1 arrays, 32 parameters" in output
+    assert "other classes: new_head/w" in output and "not used: old_head/w" in output
 
 
 def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
@@ -143,7 +143,7 @@ def test_a_damaged_checkpoint_is_named(source, tmp_path):
         warm_start(str(copy), state_of(2, trunk=(8, 4), old_head=(4, 2)))
 
 
-# --- from one stack to two ----------------------------------------------------------------------
+# --- from one stack to two ------------------------------------------------------------------------
 
 BOTH_STACKS = {
     r"encoder/(.*)": r"decoder/\1",

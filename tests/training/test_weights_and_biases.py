@@ -23,8 +23,8 @@ def run(tmp_path):
     return dataclasses.replace(made, run_dir=str(tmp_path), trackers=[tracker])
 
 
-def write(run, step, said):
-    writer = MetricsWriter(run.run_dir, step - 1, said.append, make_trackers(run))
+def write(run, step, output):
+    writer = MetricsWriter(run.run_dir, step - 1, output.append, make_trackers(run))
     writer.write(step, {"loss": float(step), "seconds/data": 0.5})
     writer.write_text(step, "passages", "a <b>\n")
     writer.close()
@@ -36,14 +36,14 @@ def test_metrics_are_given_to_the_package_itself(run, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere").mkdir()
-    said = []
-    write(run, 1, said)
+    output = []
+    write(run, 1, output)
     (kept,) = tmp_path.glob("elsewhere/wandb/offline-run-*/*.wandb")
     # A separate process writes the file, possibly a moment later.
     names, deadline = (b"loss", b"seconds/data", b"batch_size"), time.monotonic() + 20
     while not all(name in kept.read_bytes() for name in names) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not said and all(name in kept.read_bytes() for name in names)
+    assert not output and all(name in kept.read_bytes() for name in names)
     (page,) = kept.parent.glob("files/media/html/passages_1_*.html")
     assert page.read_text() == "<pre>a &lt;b&gt;\n</pre>"
 
@@ -81,9 +81,9 @@ def calls(monkeypatch):
 
 
 def test_a_resumed_run_is_the_same_one_there(run, calls, tmp_path):
-    said = []
+    output = []
     for step in (1, 2, 3):
-        write(run, step, said)
+        write(run, step, output)
     begun = [call for call in calls if isinstance(call, dict)]
     assert len({call["id"] for call in begun}) == 1 and begun[0]["resume"] == "allow"
     assert begun[0]["project"] == "trials" and begun[0]["name"] == tmp_path.name
@@ -92,7 +92,7 @@ def test_a_resumed_run_is_the_same_one_there(run, calls, tmp_path):
     assert logged[0] == (1, {"loss": 1.0, "seconds/data": 0.5})
     assert [step for step, _ in logged] == [1, 1, 3, 3] and calls.count("finish 0") == 3
     assert logged[3] == (3, {"passages": "<pre>a &lt;b&gt;\n</pre>"})
-    assert len(said) == 1 and "Weights & Biases: its service has ended" in said[0]
+    assert len(output) == 1 and "Weights & Biases: its service has ended" in output[0]
     assert [entry["step"] for entry in read_metrics(tmp_path)] == [1, 2, 3]
 
 
@@ -119,13 +119,13 @@ def test_a_run_that_has_begun_there_continues_without(run, calls, monkeypatch, t
     def refuse(**settings):
         raise sys.modules["wandb"].Error("connection refused")
 
-    said: list[str] = []
-    write(run, 1, said)
+    output: list[str] = []
+    write(run, 1, output)
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["wandb"], "init", refuse)
-        write(run, 2, said)
-    write(run, 3, said)
-    (words,) = said
+        write(run, 2, output)
+    write(run, 3, output)
+    (words,) = output
     assert "cannot be written: Weights & Biases: connection refused" in words
     assert [entry["step"] for entry in read_metrics(tmp_path)] == [1, 2, 3]
     first, last = [call for call in calls if isinstance(call, dict)]

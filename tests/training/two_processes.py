@@ -29,11 +29,11 @@ def finish_both(run, **settings) -> str:
     """Runs two processes to the end, and returns the first output. The second prints nothing."""
     processes = start_both(run, **settings)
     try:
-        (said, err), (silence, err_1) = (p.communicate(timeout=240) for p in processes)
+        (output, err), (silence, err_1) = (p.communicate(timeout=240) for p in processes)
     finally:
         for process in processes:
             process.kill()
     assert [p.returncode for p in processes] == [0, 0], err + err_1
     # except for messages of the socket library in C++
     assert [line for line in silence.splitlines() if not line.startswith("[Gloo]")] == []
-    return said
+    return output
