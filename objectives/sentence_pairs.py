@@ -11,7 +11,7 @@ sentence order prediction.
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -345,9 +345,9 @@ def _cuts(bits_DxC, ends, document: DocumentRanges):
     tokens has its cuts at its end.
     """
     C = bits_DxC.shape[1]
-    places = _places(ends, document, C)
-    first, total = _numbers(places, document, document.length - 1)
-    cuts = [_slot(places, first + k) - document.start for k in _different(bits_DxC, total)]
+    counts = _places_up_to(ends, document, at_least=C)
+    first, total = _places_within(counts, document, document.length - 1)
+    cuts = [_slot_of(counts, first + k) - document.start for k in _different(bits_DxC, total)]
     return [jnp.where(total >= C, cut, document.length) for cut in cuts]
 
 
@@ -357,41 +357,36 @@ def _start_of(bits_D, ends, document: DocumentRanges, length):
     All positions of possible cuts are equally likely. If too few tokens follow all of them, it is
     the first position. In a document of one token, it is the end.
     """
-    places = _places(ends, document, 1)
+    counts = _places_up_to(ends, document, at_least=1)
     last = document.length - jnp.maximum(length, 1)
-    first, enough = _numbers(places, document, last)  # the early ones are enough
-    drawn = _slot(places, first + randint(bits_D, enough)) - document.start
+    first, early = _places_within(counts, document, last)
+    drawn = _slot_of(counts, first + randint(bits_D, early)) - document.start
     return jnp.where(document.length > 1, drawn, document.length)
 
 
-class _Places(NamedTuple):
-    """The slots at which documents may be cut, numbered from 0 over the row and its partner."""
+def _places_up_to(ends, document: DocumentRanges, at_least: int):
+    """Returns i32[N]: how many places for a cut are at or before each slot.
 
-    ends: Any  # i32[N] number of sentence ends up to and including each slot
-    at_ends: Any  # bool[D] whether a document is only cut after sentence ends
-
-
-def _places(ends, document: DocumentRanges, at_least: int) -> _Places:
-    """Returns the slots after sentence ends; all, in documents with fewer than `at_least`."""
-    places = _Places(running_sum(ends), jnp.ones_like(document.length, bool))
-    _, total = _numbers(places, document, document.length - 1)
-    return places._replace(at_ends=total >= at_least)
-
-
-def _numbers(places: _Places, document: DocumentRanges, last_D):
-    """Returns i32[D] each: the number of a document's first place, and of places up to `last`."""
-    start = document.start
-    last = document.start + jnp.maximum(last_D, 0)
-    first, beyond = (
-        jnp.where(places.at_ends, jnp.where(x > 0, places.ends[x - 1], 0), x) for x in (start, last)
-    )
-    return first, beyond - first
+    The places are the slots after sentence ends within a document. In a document with fewer than
+    `at_least` of them, they are all slots but its first.
+    """
+    slot = jnp.arange(ends.size)[None]
+    start = document.start[:, None]
+    inside = (slot > start) & (slot < start + document.length[:, None])
+    after_ends = inside & jnp.roll(ends, 1)[None]
+    enough = jnp.sum(after_ends, axis=1, keepdims=True) >= at_least
+    return running_sum(jnp.any(jnp.where(enough, after_ends, inside), axis=0))
 
 
-def _slot(places: _Places, number_D):
-    """Returns i32[D]: the slots of the places with these numbers."""
-    end = jnp.sum(places.ends[None] <= number_D[:, None], axis=1, dtype=jnp.int32)
-    return 1 + jnp.where(places.at_ends, end, number_D)
+def _places_within(counts_N, document: DocumentRanges, last_D):
+    """Returns i32[D] each: the places before a document, and those in it up to position `last`."""
+    before = counts_N[document.start]
+    return before, counts_N[document.start + jnp.maximum(last_D, 0)] - before
+
+
+def _slot_of(counts_N, number_D):
+    """Returns i32[D]: the slots of the places with these numbers, which count from 0."""
+    return jnp.sum(counts_N[None] <= number_D[:, None], axis=1, dtype=jnp.int32)
 
 
 def _different(bits_DxC, total):
