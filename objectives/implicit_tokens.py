@@ -3,15 +3,15 @@
 Source: Zhang et al. 2026 (NITP, arXiv:2605.24956), sections 3.4, 4.3 and G.2.
 """
 
-import jax
+import functools
+
 import jax.numpy as jnp
 
 from ..constraints import Percentage, Positive, checked
-from .contract import VOCABULARY, BatchLoss, ModelOutputs, Objective, Term
+from .contract import VOCABULARY, Objective
 from .joint_embedding import cosine
 from .language_modeling import causal_lm
-from .losses import at_slots, predictions, token_loss
-from .multi_token_prediction import ahead_tokens
+from .next_latent import next_state_loss
 from .token_ids import TokenIds
 
 
@@ -40,20 +40,10 @@ def next_implicit_token(ids: TokenIds, depth: Percentage = 20, scale: Positive =
     """
     shallow = f"depth_{depth}"
 
-    def loss(batch) -> BatchLoss:
-        _, slots, _ = predictions(batch)
-        _, weights = ahead_tokens(batch, 1)
+    def distances(predicted, actual):
+        # Constant states are 0 and have no direction, so that the term has no baseline.
+        return jnp.where(jnp.any(actual != 0, -1), 1 - cosine(predicted, actual), 0.0)
 
-        def sums(outputs: ModelOutputs):
-            predicted = at_slots(outputs.hidden["implicit_token"], slots)
-            states = jax.lax.stop_gradient(at_slots(outputs.hidden[shallow], slots))
-            actual = jnp.roll(states, -1, axis=1)
-            # Constant states are 0 and have no direction, so that the term has no baseline.
-            distances = jnp.where(jnp.any(actual != 0, -1), 1 - cosine(predicted, actual), 0.0)
-            return {"implicit_token": jnp.sum(distances * weights, -1)}
-
-        term = Term(jnp.sum(weights, -1), scale)
-        return token_loss(batch) | BatchLoss({"implicit_token": term}, sums)
-
+    loss = functools.partial(next_state_loss, "implicit_token", shallow, distances, scale)
     heads = {**VOCABULARY, "implicit_token": None, shallow: None}
     return causal_lm(ids)._replace(loss=loss).with_facts(heads=heads, token_weights=False)

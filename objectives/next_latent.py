@@ -3,6 +3,9 @@
 Source: Teoh et al. 2025 (NextLat, arXiv:2511.05963), section 3.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -39,22 +42,34 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
     {'vocabulary': None, 'next_latent': None}
     """
 
-    def loss(batch) -> BatchLoss:
-        _, slots, _ = predictions(batch)
-        _, weights = ahead_tokens(batch, 1)
+    def distances(predicted, actual):
+        return smooth_l1(predicted.astype(jnp.float32) - actual.astype(jnp.float32))
 
-        def sums(outputs: ModelOutputs):
-            top = at_slots(outputs.hidden["top"], slots)
-            expected = at_slots(outputs.hidden["next_latent"], slots)
-            actual = jax.lax.stop_gradient(jnp.roll(top, -1, axis=1))
-            losses = smooth_l1(expected.astype(jnp.float32) - actual.astype(jnp.float32))
-            return {"next_latent": jnp.sum(losses * weights, -1)}
-
-        term = Term(jnp.sum(weights, -1), scale)
-        return token_loss(batch) | BatchLoss({"next_latent": term}, sums)
-
+    loss = functools.partial(next_state_loss, "next_latent", "top", distances, scale)
     heads = {**VOCABULARY, "next_latent": None}
     return causal_lm(ids)._replace(loss=loss).with_facts(heads=heads, token_weights=False)
+
+
+def next_state_loss(name: str, target: str, distances: Callable, scale: float, batch) -> BatchLoss:
+    """Returns the loss of the next token and of a prediction of the next slot's hidden state.
+
+    No gradient reaches the state that is predicted.
+
+    Args:
+      name: name of the prediction in `outputs.hidden`, and of its term of the loss.
+      target: name of the predicted states in `outputs.hidden`.
+      distances: (predictions, states) -> f32[B, N], the losses.
+      scale: factor of the mean of the term.
+    """
+    _, slots, _ = predictions(batch)
+    _, weights = ahead_tokens(batch, 1)
+
+    def sums(outputs: ModelOutputs):
+        predicted, states = (at_slots(outputs.hidden[key], slots) for key in (name, target))
+        actual = jnp.roll(jax.lax.stop_gradient(states), -1, axis=1)
+        return {name: jnp.sum(distances(predicted, actual) * weights, -1)}
+
+    return token_loss(batch) | BatchLoss({name: Term(jnp.sum(weights, -1), scale)}, sums)
 
 
 def smooth_l1(difference):
