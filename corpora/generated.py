@@ -64,7 +64,7 @@ def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:
     answers = list({answer for question in questions for answer in question.answers})
     encoded = dict(zip(answers, tokenizer.encode_batch(answers)))
     pairs = (text for pair in task.pairs for text in (*pair.right, *pair.wrong))
-    asked = (
+    question_parts = (
         part
         for question in questions
         for text in (question.text, question.after or "")
@@ -72,7 +72,7 @@ def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:
     )
     documents = itertools.chain.from_iterable(
         zip(texts, tokenizer.encode_batch(texts))
-        for texts in batches(itertools.chain(task.documents, task.heldout, pairs, asked))
+        for texts in batches(itertools.chain(task.documents, task.heldout, pairs, question_parts))
     )
     for text, ids in itertools.chain(encoded.items(), documents):
         if tokenizer.unknown is not None and tokenizer.unknown in ids:

@@ -60,7 +60,7 @@ def token_files(
 
     @functools.cache
     def order() -> Shuffled:
-        return Shuffled(concatenated([training_documents(each) for each in train]), seed)
+        return Shuffled(concatenated([training_documents(documents) for documents in train]), seed)
 
     number = len(training_files)
     cut = ""
@@ -69,7 +69,7 @@ def token_files(
     return Corpus(
         ids=vocab.ids,
         open_shard=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
-        heldout=lambda n: first_tokens([heldout_documents(each) for each in heldout], n),
+        heldout=lambda n: first_tokens([heldout_documents(documents) for documents in heldout], n),
         codec=vocab.codec,
         summary=(
             f"{number} token file{'' if number == 1 else 's'}: {_counts(train)} to train on; "
@@ -79,5 +79,5 @@ def token_files(
 
 
 def _counts(files: Sequence[DocumentArrays]) -> str:
-    tokens = sum(each.tokens for each in files)
+    tokens = sum(documents.tokens for documents in files)
     return text_size(sum(map(document_count, files)), tokens)

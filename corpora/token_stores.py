@@ -60,11 +60,11 @@ def token_store(
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             write_bytes(os.path.join(folder, name), content)
-        kept = kept_vocabulary(run_dir, about, lambda: load_vocabulary(folder)[:2])
-    if kept.ids != corpus.ids:
+        vocab = kept_vocabulary(run_dir, about, lambda: load_vocabulary(folder)[:2])
+    if vocab.ids != corpus.ids:
         raise ValueError(
             f"The vocabulary in {opened[0].folder.path} does not match the token ids of its text: "
-            f"got {kept.ids}, expected {corpus.ids}. Write the store again."
+            f"got {vocab.ids}, expected {corpus.ids}. Write the store again."
         )
     # Only the ids of the vocabulary have the texts of the tokens.
-    return corpus._replace(codec=kept.codec, ids=kept.ids)
+    return corpus._replace(codec=vocab.codec, ids=vocab.ids)

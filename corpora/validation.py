@@ -53,13 +53,13 @@ def _first(whole: Corpus, every: int, n: int) -> list[Document]:
     """
     stream = whole.open_shard(0, 1)
     documents = list[Document]()
-    known = set[int]()
+    seen = set[int]()
     repeats = tokens = 0
     while tokens < n and repeats < _PATIENCE:
         piece = _next(stream, every, held_out=True)
-        repeats = repeats + 1 if (key := _checksum(piece)) in known else 0
+        repeats = repeats + 1 if (key := _checksum(piece)) in seen else 0
         if not repeats:
-            known.add(key)
+            seen.add(key)
             documents.append(piece.cut(UNCUT)[0] if piece.tokens.size > UNCUT else piece)
             tokens += documents[-1].tokens.size
     return documents

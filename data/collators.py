@@ -131,8 +131,8 @@ class Collator:
         _check_process()
         texts = [self._text(example, row) for row, example in enumerate(examples)]
         batch = self._arranged(self._rows(texts))
-        named = _NAMED[self._layout](jax.tree.map(np.asarray, batch), self._ids.pad)
-        return {name: torch.from_numpy(x.astype(np.int64)) for name, x in named.items()}
+        tensors = _NAMED[self._layout](jax.tree.map(np.asarray, batch), self._ids.pad)
+        return {name: torch.from_numpy(x.astype(np.int64)) for name, x in tensors.items()}
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_compiled": None}  # Each worker compiles its own function.
@@ -306,31 +306,31 @@ def _compiled(builder: Builder, ids: TokenIds, layout: str, group: RowGroup) -> 
 
 
 def _encoder_tensors(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
-    named = _stack_tensors("encoder", batch, pad)
-    slots = named["input_ids"].shape[1]
+    tensors = _stack_tensors("encoder", batch, pad)
+    slots = tensors["input_ids"].shape[1]
     if "encoder_types" in batch:
-        named["token_type_ids"] = batch["encoder_types"][:, :slots]
+        tensors["token_type_ids"] = batch["encoder_types"][:, :slots]
     if "encoder_target_tokens" in batch:
         counts = _counts(batch["encoder_loss_weights"])
         rows, predicted = np.nonzero(counts)
-        named["labels"] = np.full_like(named["input_ids"], IGNORED)
+        tensors["labels"] = np.full_like(tensors["input_ids"], IGNORED)
         at = batch["encoder_target_slots"][rows, predicted]
-        named["labels"][rows, at] = batch["encoder_target_tokens"][rows, predicted]
+        tensors["labels"][rows, at] = batch["encoder_target_tokens"][rows, predicted]
     if "pools_labels" in batch:
         counts = _counts(batch["pools_weights"][:, 0])
         pairs = np.where(counts, batch["pools_labels"][:, 0], IGNORED)
-        named["next_sentence_label" if "labels" in named else "labels"] = pairs
-    return named
+        tensors["next_sentence_label" if "labels" in tensors else "labels"] = pairs
+    return tensors
 
 
 def _decoder_tensors(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
     """Returns tensors with one more slot, since the model shifts labels to the left by one slot."""
-    named = _stack_tensors("decoder", batch, pad)
-    live = named["attention_mask"].astype(bool)
+    tensors = _stack_tensors("decoder", batch, pad)
+    live = tensors["attention_mask"].astype(bool)
     slots = live.shape[1]
     targets = batch["decoder_target_tokens"][:, :slots]
     labels = np.where(_counts(batch["decoder_loss_weights"][:, :slots]), targets, IGNORED)
-    ids = np.pad(named["input_ids"], ((0, 0), (0, 1)), constant_values=pad)
+    ids = np.pad(tensors["input_ids"], ((0, 0), (0, 1)), constant_values=pad)
     first = live[:, :1]
     rows = np.arange(len(ids))
     last = live.sum(1)

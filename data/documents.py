@@ -90,21 +90,21 @@ def split_heldout_of_files(
     if len(files) == 1:
         train, heldout = split_heldout(files[0], every=every)
         return [train], [heldout]
-    single = np.array([document_count(each) == 1 for each in files])
+    single = np.array([document_count(file) == 1 for file in files])
     held = np.zeros(len(files), bool)
     if single.all():
-        held = choose_held_out(np.array([each.tokens for each in files]), every)
+        held = choose_held_out(np.array([file.tokens for file in files]), every)
     trained = []
     held_out = []
-    for i, each in enumerate(files):
+    for i, file in enumerate(files):
         if not single[i]:
-            train, heldout = split_heldout(each, every=every)
+            train, heldout = split_heldout(file, every=every)
             trained.append(train)
             held_out.append(heldout)
         elif held[i]:
-            held_out.append(each)
+            held_out.append(file)
         else:
-            trained.append(each)
+            trained.append(file)
     return trained, held_out
 
 
@@ -143,12 +143,12 @@ def _cut_in_two(
 
     The first part lacks the `shared` tokens before a cut within a piece.
     """
-    kept = max(1, int(documents.tokens * (1 - 1 / every)))
+    train_tokens = max(1, int(documents.tokens * (1 - 1 / every)))
     starts = documents.starts
     stops = documents.stops
     ends_document = documents.ends_document
     before = np.cumsum(stops - starts) - (stops - starts)  # tokens in earlier pieces
-    cut = starts + np.clip(kept - before, 0, stops - starts)  # where each piece is cut
+    cut = starts + np.clip(train_tokens - before, 0, stops - starts)  # where each piece is cut
     second = cut < stops
     trained_stops = np.where(second, np.maximum(cut - shared, starts), cut)
     first = trained_stops > starts
@@ -173,15 +173,16 @@ def _cut_between_pieces(
     """Returns the first and the last pieces, without the pieces between them that overlap both."""
     pieces = len(documents)
     held_out = max(1, pieces // every)
-    kept = pieces - held_out - overlapping
-    if kept < 1:
+    train_pieces = pieces - held_out - overlapping
+    if train_pieces < 1:
         raise ValueError(
             f"{documents.name}: got one document of {pieces} pieces, each of which overlaps the "
             f"next {overlapping}, expected at least {overlapping + 2}, so that training and "
             "held-out pieces share no text: choose a smaller overlap, give more text, or choose "
             "the held-out text yourself."
         )
-    return documents.take(np.arange(kept)), documents.take(np.arange(pieces - held_out, pieces))
+    numbers = np.arange(pieces)
+    return documents.take(numbers[:train_pieces]), documents.take(numbers[-held_out:])
 
 
 def joined(documents: DocumentArrays) -> DocumentArrays:

@@ -102,18 +102,18 @@ def _folders(start: str) -> Iterator[str]:
 
 def _saved(folder: str) -> list[str]:
     """Returns the Arrow files of a saved dataset, without cache files; [] for another folder."""
-    known = {name for name in (_STATE, _INFO, _SPLITS) if os.path.exists(f"{folder}/{name}")}
+    present = {name for name in (_STATE, _INFO, _SPLITS) if os.path.exists(f"{folder}/{name}")}
     # A folder without a state is from the cache of `load_dataset`.
-    if known and (_SPLITS in known or _STATE not in known):
-        path = os.path.join(folder, _SPLITS if _SPLITS in known else _INFO)
+    if present and (_SPLITS in present or _STATE not in present):
+        path = os.path.join(folder, _SPLITS if _SPLITS in present else _INFO)
         splits = read_record(path, lambda values: list(values.get("splits") or ()))
         if len(splits) > 1:
-            first = splits[0] if _SPLITS in known else f"*-{splits[0]}*.arrow"
+            first = splits[0] if _SPLITS in present else f"*-{splits[0]}*.arrow"
             raise ValueError(
                 f"{folder} has the splits {', '.join(splits)}, expected one split: name it, as in "
                 f"{os.path.join(folder, first)}."
             )
-    paths = matching_files([os.path.join(glob.escape(folder), "**/*.arrow")]) if known else []
+    paths = matching_files([os.path.join(glob.escape(folder), "**/*.arrow")]) if present else []
     return [path for path in paths if not os.path.basename(path).startswith("cache-")]
 
 

@@ -218,9 +218,9 @@ class _Round:
 
     def _load(self, lane: int) -> DocumentArrays:
         # Lanes have the same number of records. The first lanes have one more if it is not even.
-        each, more = divmod(int(self._stops[-1]), self.lanes)
-        start = lane * each + min(lane, more)
-        end = start + each + (lane < more)
+        per_lane, remainder = divmod(int(self._stops[-1]), self.lanes)
+        start = lane * per_lane + min(lane, remainder)
+        end = start + per_lane + (lane < remainder)
         i, j = np.searchsorted(self._stops, (start, end - 1), side="right")
         loaded = i + np.argsort(self._blocks[i : j + 1])
         counts = self._counts[loaded]

@@ -161,11 +161,11 @@ class _RecordRanges:
         self.fingerprint = records.fingerprint
 
     def load(self, blocks: np.ndarray) -> DocumentArrays:
-        own = self._blocks[blocks]
-        sizes = self._records.counts[own].astype(np.int64)
+        source_blocks = self._blocks[blocks]
+        sizes = self._records.counts[source_blocks].astype(np.int64)
         starts = np.cumsum(sizes) - sizes + self._firsts[blocks]
-        kept = [np.arange(n) + start for start, n in zip(starts, self.counts[blocks])]
-        return self._records.load(own).take(np.concatenate(kept))
+        numbers = [np.arange(n) + start for start, n in zip(starts, self.counts[blocks])]
+        return self._records.load(source_blocks).take(np.concatenate(numbers))
 
 
 class MixedStream(DocumentStream):

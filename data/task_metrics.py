@@ -85,8 +85,8 @@ def matthews(targets: Sequence, predictions: Sequence) -> dict[str, float]:
             "macro_f1."
         )
     hits, misses, false, right = (
-        sum((target == labels[-1], predicted == labels[-1]) == each for target, predicted in pairs)
-        for each in ((True, True), (True, False), (False, True), (False, False))
+        sum((target == labels[-1], predicted == labels[-1]) == case for target, predicted in pairs)
+        for case in ((True, True), (True, False), (False, True), (False, False))
     )
     sides = (hits + false) * (hits + misses) * (right + false) * (right + misses)
     return {"matthews": (hits * right - false * misses) / sides**0.5 if sides else 0.0}

@@ -384,8 +384,8 @@ def _replacing(path: str | os.PathLike) -> Iterator[str]:
 
 def _check_number(folder: Folder, split: str, parts: int) -> None:
     """Raises ValueError if the folder has more than `parts` parts of a split."""
-    named = (re.fullmatch(r"(\d+)\.json", name) for name in folder.names(split))
-    if beyond := sorted(int(name[1]) for name in named if name and int(name[1]) >= parts):
+    numbered = (re.fullmatch(r"(\d+)\.json", name) for name in folder.names(split))
+    if beyond := sorted(int(name[1]) for name in numbered if name and int(name[1]) >= parts):
         raise ValueError(
             f"{folder.where(split)} has part {beyond[0]}, but the split should have only {parts} "
             f"parts, numbered from 0: give {{{split!r}: {beyond[-1] + 1}}}, or delete "

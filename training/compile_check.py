@@ -114,8 +114,8 @@ def check(run: Run, topology: Topology) -> Check:
     with placed_on(mesh.abstract_mesh):
         step = jitted_step(plan, state)
         lowered = step.lower(state, abstract_rows(plan, batch_sharding(mesh)))
-    kept = state.opt_state, state.adaptation, state.ema
-    memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(kept), 0, 0)
+    other_state = state.opt_state, state.adaptation, state.ema
+    memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(other_state), 0, 0)
     collectives: Mapping[str, Traffic] = {}
     refusal = ""
     estimated = None

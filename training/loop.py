@@ -51,25 +51,25 @@ def take_steps(
     Raises FloatingPointError at a loss spike if the run cannot be rolled back.
     """
     run = plan.run
-    taken = int(state.step)  # number of steps taken
+    steps_taken = int(state.step)
     wall_time = reports.wall_time
     run_hooks = user_hooks(plan)
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
     with (
-        StepProgress(reports.console, taken, run.steps) as progress,
+        StepProgress(reports.console, steps_taken, run.steps) as progress,
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
         Profiler(profiled, traces, wall_time, reports.warn) as profiler,
-        contextlib.closing(Prefetcher(parts.batches, run.steps - taken)) as prefetcher,
+        contextlib.closing(Prefetcher(parts.batches, run.steps - steps_taken)) as prefetcher,
     ):
         monitor = Monitor(plan, parts.spikes, parts.unreported, reports, progress)
         built_in = BuiltInHooks(parts, prefetcher, monitor, evaluate, reports)
         hooks = [*built_in.hooks(), *run_hooks]
         programs = StepPrograms(plan, parts.abstract.shapes)
-        while taken < run.steps:
+        while steps_taken < run.steps:
             with wall_time.measure("compile"):
-                take_step = programs.at(taken)
-            step = taken + 1
+                take_step = programs.at(steps_taken)
+            step = steps_taken + 1
             profiler.before(step)
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
                 with wall_time.measure("data"):
@@ -90,10 +90,10 @@ def take_steps(
                 del state  # frees the memory that the checkpoint's state needs
                 state = _roll_back(spike, parts, reports)
                 monitor.discard()
-                taken = int(state.step)
-                prefetcher.start(run.steps - taken)
+                steps_taken = int(state.step)
+                prefetcher.start(run.steps - steps_taken)
             else:
-                taken = step
+                steps_taken = step
                 for hook in due:
                     hook.call(AfterStep(step, state, metrics))
             if stopping:

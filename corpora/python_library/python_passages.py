@@ -120,7 +120,7 @@ def tagged_examples() -> dict[str, list[Tagged]]:
     """
 
     def examples_in(part: str, document: LibraryText, counts: Counts) -> list[Tagged]:
-        tagged = (each for each in _tagged(document.read()) if counts(part, each.text))
+        tagged = (passage for passage in _tagged(document.read()) if counts(part, passage.text))
         return drawn(tagged, TAGGED_OF_FILE)
 
     return library_examples(TAGGED_PASSAGES, examples_in, enough=1)

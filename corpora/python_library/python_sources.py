@@ -197,9 +197,9 @@ class _Source:
         """Returns a definition without any docstrings and the white space before them."""
         start, end = self._span(node)
         parts = [b" " * node.col_offset]  # the indentation of the first line
-        for each in (node, *_definitions(node)):
-            if _has_docstring(each):
-                first, last = self._span(each.body[0])
+        for definition in (node, *_definitions(node)):
+            if _has_docstring(definition):
+                first, last = self._span(definition.body[0])
                 parts.append(self._bytes[start:first].rstrip())
                 start = last + self._bytes.startswith(b";", last)
         parts.append(self._bytes[start:end])
@@ -215,13 +215,13 @@ class _Source:
         """Returns the whole text without docstrings. `...` replaces an empty body."""
         parts = []
         start = 0
-        for each in (tree, *_definitions(tree)):
-            if _has_docstring(each):
-                first, last = self._span(each.body[0])
+        for definition in (tree, *_definitions(tree)):
+            if _has_docstring(definition):
+                first, last = self._span(definition.body[0])
                 before = self._bytes[start:first]
-                inside = not isinstance(each, ast.Module)
+                inside = not isinstance(definition, ast.Module)
                 parts.append(before.rstrip() if inside else before)
-                parts.append(b" ..." if inside and len(each.body) == 1 else b"")
+                parts.append(b" ..." if inside and len(definition.body) == 1 else b"")
                 start = last
                 if self._bytes.startswith(b";", last):
                     start = len(self._bytes) - len(self._bytes[last + 1 :].lstrip(b" \t"))

@@ -265,8 +265,8 @@ def kept_vocabulary(
             return saved
         # Otherwise an earlier start failed before its first step, and nothing was trained.
         if settings and is_run(run_dir):
-            named = ["factory"] if "factory" in settings else settings
-            changes = (f"{k} was {saved.about.get(k)!r}, is {about.get(k)!r}" for k in named)
+            shown = ["factory"] if "factory" in settings else settings
+            changes = (f"{k} was {saved.about.get(k)!r}, is {about.get(k)!r}" for k in shown)
             raise ValueError(
                 f"{run_dir} has a vocabulary made with other settings: {'; '.join(changes)}. "
                 "Start a new run directory, or restore these settings."

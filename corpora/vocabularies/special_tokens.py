@@ -54,16 +54,18 @@ def token_ids(
 
     def resolve(key: str) -> int:
         names = known_names.get(key, (f"[{key}]", key))
-        known = [named[name] for name in names if name in named]
-        return known[0] if known else next(above)
+        matching = [named[name] for name in names if name in named]
+        return matching[0] if matching else next(above)
 
     single = {"mask", "cls", "sep"}
     modes = tuple((key, resolve(key)) for key in specials if key not in single | {"fim"})
     singles: dict[str, Any] = {key: resolve(key) for key in specials if key in single}
     fim: tuple[int, ...] = ()
     if "fim" in specials:
-        known = [names for names in FIM_NAMES if named.keys() >= set(names)]
-        fim = tuple(named[n] for n in known[0]) if known else tuple(itertools.islice(above, 3))
+        matching = [names for names in FIM_NAMES if named.keys() >= set(names)]
+        fim = (
+            tuple(named[n] for n in matching[0]) if matching else tuple(itertools.islice(above, 3))
+        )
     size = next(above)
     blocked = {pad, eos, *sentinel_ids, *fim, *singles.values(), *(i for _, i in modes)}
     blocked |= set(tokenizer.blocked) | set(named.values())

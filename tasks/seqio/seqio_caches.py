@@ -57,11 +57,12 @@ def check_cache(task: seqio.Task, splits: Sequence[str]) -> None:
             f"Write the cache with `seqio_cache_tasks --tasks={task.name} --output_cache_dir=DIR`, "
             "add its folder to cache_dirs, or set use_cached=False."
         )
-    known = cached_splits(task)
+    splits_of_cache = cached_splits(task)
     for split in splits:
-        if split not in known:
+        if split not in splits_of_cache:
             raise ValueError(
-                f"The cache {task.cache_dir} has no split {split!r}: choose one of {known}."
+                f"The cache {task.cache_dir} has no split {split!r}: choose one of "
+                f"{splits_of_cache}."
             )
         _check_files(task, split)
 
@@ -103,9 +104,9 @@ def check_cached_ids(
     the vocabulary that the task is registered with, and this must be the run's vocabulary. If the
     cache also holds the text, as `targets_pretokenized`, the first examples are compared with it.
     """
-    kept = _info(task, split)["features"]
+    cached_features = _info(task, split)["features"]
     for name in features:
-        if name not in kept or not kept[name]["dtype"].startswith("int"):
+        if name not in cached_features or not cached_features[name]["dtype"].startswith("int"):
             continue
         task_vocabulary = task.output_features[name].vocabulary
         if not _have_equal_files(tokenizer_of(task_vocabulary), vocabulary.tokenizer):

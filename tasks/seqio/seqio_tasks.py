@@ -69,8 +69,8 @@ def _provider(name: str, modules: Sequence[str]) -> seqio.Task | seqio.Mixture:
     try:
         return seqio.get_mixture_or_task(name)
     except ValueError as error:
-        known = sorted({*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
-        close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
+        registered = sorted({*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
+        close = difflib.get_close_matches(name, registered, n=5, cutoff=0.4) or registered[:5]
         raise ValueError(
             f"There is no SeqIO task or mixture {name!r}. Similar names: {', '.join(close)}. To "
             "use your own task, set `module` to the file that registers it, or to a list of files. "
@@ -159,10 +159,12 @@ def check_task(
             "`required`): set use_cached=True, or give "
             "`pretrax evaluate` --cache_dir=DIR."
         )
-    known = splits_of(task, use_cached)
+    known_splits = splits_of(task, use_cached)
     for split in splits:
-        if split not in known:
-            raise ValueError(f"Task {task.name!r} has no split {split!r}, expected one of {known}.")
+        if split not in known_splits:
+            raise ValueError(
+                f"Task {task.name!r} has no split {split!r}, expected one of {known_splits}."
+            )
 
 
 def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:

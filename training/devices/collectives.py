@@ -87,10 +87,10 @@ def _collectives(name: str, instructions: Sequence[Instruction]) -> Iterator[Col
         parts = [op.shape]
         if is_start and kind != "all-reduce":  # operands, results and temporary arrays
             parts = _PART.findall(_LAYOUT.sub("", op.shape)[1:-1])
-        given = sum(size(shapes.get(operand, "")) for operand in op.operands)
+        operand_bytes = sum(size(shapes.get(operand, "")) for operand in op.operands)
         # A gather is measured by its result, a reduction by its operands: a sum of float32 may be
         # written as bfloat16.
-        whole = max([given, *map(size, parts)])
+        whole = max([operand_bytes, *map(size, parts)])
         if name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"
         yield Collective(kind, whole, is_start or op.name in started, op.line)

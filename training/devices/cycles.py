@@ -257,14 +257,14 @@ class _Estimate:
         They take at least 1% of the step, and reach less than half of the peak or are not in
         bfloat16.
         """
-        named = []
+        slow = []
         for (operands, part), (product, seconds, flops) in self._products.items():
             share = flops / (seconds * self._peak)
             advice = _advice(product, self._tpu.width)
             is_poor = share < SLOW or product.passes > 1 or "f32" in product.dtypes
             if seconds >= WORTH_NAMING * whole and is_poor:
-                named.append(SlowProducts(operands, part, seconds, share, advice))
-        return sorted(named, key=lambda product: -product.seconds)[:MAX_LISTED]
+                slow.append(SlowProducts(operands, part, seconds, share, advice))
+        return sorted(slow, key=lambda product: -product.seconds)[:MAX_LISTED]
 
 
 # --- which instructions run -----------------------------------------------------------------------

@@ -88,8 +88,8 @@ def group_of(line: str, devices: int) -> list[int]:
         return _numbers(listed[1])
     if spread := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", line):
         return _devices(spread[2], spread[3]).reshape(_numbers(spread[1]))[0].tolist()
-    if named := _NAMED_AXES.search(line):
-        mesh, sizes, order, joined = named.groups()
+    if match := _NAMED_AXES.search(line):
+        mesh, sizes, order, joined = match.groups()
         axes = dict(re.findall(r"'(\w+)'=(\d+)", mesh))
         ids = _devices(sizes or ",".join(axes.values()), order).reshape([*map(int, axes.values())])
         first = tuple(slice(None) if f"'{name}'" in joined else 0 for name in axes)

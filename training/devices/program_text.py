@@ -101,9 +101,9 @@ def _trip_count(loop: Instruction, computations: Computations) -> int:
     """
     if match := loop.find(r'known_trip_count[^}]*?"n":"(\d+)"'):
         return int(match[1])
-    named = dict(re.findall(r"(condition|body)=%?([\w.-]+)", loop.line))
-    condition = computations.get(named.get("condition", ""), ())
-    body = computations.get(named.get("body", ""), ())
+    called_names = dict(re.findall(r"(condition|body)=%?([\w.-]+)", loop.line))
+    condition = computations.get(called_names.get("condition", ""), ())
+    body = computations.get(called_names.get("body", ""), ())
     ends = [end for op in condition if (end := _constant(op)) is not None]
     return -(-ends[0] // _increment(condition, body)) if len(ends) == 1 else 1
 

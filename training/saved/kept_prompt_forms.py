@@ -60,12 +60,12 @@ def write_prompt_record(
     a noise that a file cannot name, or the mode is from a user's own module, which the import of a
     model does not have.
     """
-    kept = [form for form in forms if _is_recordable(form) and not misfit([form], ids, model)]
+    recorded = [form for form in forms if _is_recordable(form) and not misfit([form], ids, model)]
     file = Path(folder) / PROMPT_RECORD
     file.unlink(missing_ok=True)  # an import may have brought the record of another objective
-    if kept:
-        atomic_writes.write_record(file, {"prompt_forms": [_to_json(form) for form in kept]})
-    modes = {form.mode for form in kept}
+    if recorded:
+        atomic_writes.write_record(file, {"prompt_forms": [_to_json(form) for form in recorded]})
+    modes = {form.mode for form in recorded}
     return list(dict.fromkeys(form.mode for form in forms if form.mode not in modes))
 
 
@@ -103,8 +103,8 @@ def misfit(forms: Iterable[PromptForm], ids: TokenIds, model: Model) -> str | No
 def _misfit(form: PromptForm, ids: TokenIds, model: Model) -> str | None:
     if model.layout not in MODES[form.mode].layouts:
         return f"got mode {form.mode!r} for a model of layout {model.layout!r}"
-    named = (*form.before, *form.after, *form.start)
-    if outside := [i for i in named if not 0 <= i < ids.size]:
+    tokens = (*form.before, *form.after, *form.start)
+    if outside := [i for i in tokens if not 0 <= i < ids.size]:
         return f"got the id {outside[0]} in mode {form.mode!r}, expected ids below {ids.size}"
     if form.masked_blocks is not None:
         if ids.mask is None:

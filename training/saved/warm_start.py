@@ -229,8 +229,8 @@ def check_same_vocabulary(source: str, run_dir: str) -> None:
 
     Nothing is checked if one of them has no vocabulary.
     """
-    kept = [os.path.join(directory, run_directory.VOCABULARY) for directory in (source, run_dir)]
-    if not all(map(os.path.exists, kept)):
+    files = [os.path.join(directory, run_directory.VOCABULARY) for directory in (source, run_dir)]
+    if not all(map(os.path.exists, files)):
         return
     in_source, in_run = (_kept_values(directory) for directory in (source, run_dir))
     moved = [
