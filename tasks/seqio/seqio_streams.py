@@ -47,7 +47,7 @@ class MixtureStream(DocumentStream):
         self._key = (seed, shard)
         self._documents = 0
         settings = repr((split, shard, num_shards, shuffle, seed, list(rates)))
-        units = [(t.name, t.cached, t.num_units(split, num_shards)) for t in texts]
+        units = [(t.name, t.cached, task.num_units) for t, task in zip(texts, self._tasks)]
         self._fingerprint = zlib.crc32((settings + repr(units)).encode())
 
     def next_document(self) -> Document:
@@ -98,11 +98,10 @@ class _TaskStream:
         self._text = text
         self._split = split
         self._shuffle = shuffle
-        units = text.num_units(split, num_shards)
-        by_file = units >= num_shards
-        self._by_file = by_file
-        self._num_shards = units if by_file else num_shards
-        self._units = np.arange(shard, units, num_shards) if by_file else np.asarray([shard])
+        self.num_units = text.num_units(split, num_shards)
+        self._by_file = self.num_units >= num_shards
+        self._num_shards = max(self.num_units, num_shards)
+        self._units = np.arange(shard, self._num_shards, num_shards)
         self._seed = (seed, zlib.crc32(text.name.encode()))
         self._shard = shard
         self.go_to([0, 0, 0])
