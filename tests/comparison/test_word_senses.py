@@ -62,7 +62,7 @@ def test_all_uses_of_a_word_are_the_same_tokens_at_the_same_position(uses):
     (word,) = {use.word for use in placed}
     for use in placed:
         assert one.decode(use.tokens[8:-8]).strip() == word and use.end == len(use.tokens) - 9
-    assert len({(use.own, use.end, len(use.tokens)) for use in placed}) == 1
+    assert len({(use.word_tokens, use.end, len(use.tokens)) for use in placed}) == 1
 
 
 def test_separation_by_hand():
