@@ -47,8 +47,8 @@ def drawn(folder, **measured):
     folder.mkdir(exist_ok=True)
     for page in (guide.PAGE, guide.FOUND, guide.READING):
         (folder / page).write_text((DOCS / page).read_text())
-    for name, some in measured.items():
-        results.write(folder / guide.COMPARISONS / name, some)
+    for name, made in measured.items():
+        results.write(folder / guide.COMPARISONS / name, made)
     return guide.drawn(folder)
 
 
@@ -60,11 +60,11 @@ def row(page, start):
 
 def renamed(made, old=PAIRS, new=TOLD_BY):
     """Returns results whose figure has the name that the guide reads."""
-    some = [
+    measurements = [
         m._replace(figure=m.figure._replace(name=m.figure.name.replace(old, new)))
         for m in made.measurements
     ]
-    return made._replace(measurements=some)
+    return made._replace(measurements=measurements)
 
 
 def checked(tmp_path, **settings):
@@ -118,14 +118,14 @@ def test_page_of_choices_is_short():
 
 def test_settings_are_grouped_by_significance_and_informativeness(tmp_path):
     below = {(variant, name): sign for variant in ("15%", "40%") for name, sign in BELOW.items()}
-    some = {
+    effects_of = {
         "masking_rate": {("40%", PAIRS): 0.3},
         "batch_size": {},
         "packing": below,
     }
     made = {
         name: planted.results(["15%", "40%"], effects=effects, reference="15%")
-        for name, effects in some.items()
+        for name, effects in effects_of.items()
     }
     page = drawn(tmp_path, **made)[guide.PAGE]
     link, clearest, size, rest = row(page, "[masking rate]")
@@ -381,9 +381,9 @@ def test_readme_counts_match_the_stored_results():
     readme = " ".join((DOCS.parent / "README.md").read_text().split())
     runs = sum(len(summary.trained) for summary in found.values())
     assert f"{runs} runs in {len(found)} comparisons" in readme
-    some = [v.verdict for v in claims.verdicts(found)]
+    verdicts = [v.verdict for v in claims.verdicts(found)]
     for verdict in (*claims.COLORS, claims.MISSING):
-        count = some.count(verdict)
+        count = verdicts.count(verdict)
         words = verdict.removesuffix(" at this size")
         assert not count or re.search(rf"\b{count} (is|are) {words}", readme), verdict
-    assert f"of {len(some)} claims" in readme
+    assert f"of {len(verdicts)} claims" in readme

@@ -150,15 +150,15 @@ def test_packages_import_in_one_direction(package):
 
 @pytest.mark.parametrize("folder", [ROOT, *FOLDERS], ids=lambda f: str(f.relative_to(ROOT)))
 def test_no_import_cycle_within_a_folder(folder):
-    def room(file):
+    def part_of(file):
         within = file.relative_to(folder).parts
         # A package re-exports names of its modules.
         return within[0] if within != ("__init__.py",) else None
 
     arrows = {}
     for file in (file for file in FILES if file.is_relative_to(folder)):
-        there = {f for f in files_imported(file) if f.is_relative_to(folder)}
-        arrows.setdefault(room(file), set()).update(map(room, there))
+        imported_files = {f for f in files_imported(file) if f.is_relative_to(folder)}
+        arrows.setdefault(part_of(file), set()).update(map(part_of, imported_files))
     arrows.pop(None, None)
     order = graphlib.TopologicalSorter({a: to - {a, None} for a, to in arrows.items()})
     order.prepare()  # It raises CycleError.

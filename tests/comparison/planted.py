@@ -26,8 +26,8 @@ EVAL_METRICS = {  # name: unit, which is better, baseline, mean, standard deviat
 
 def compared(**fields) -> Comparison:
     """Returns a comparison of two variants that cannot be run."""
-    some = dict(directory="d", question="?", base=["x"], variants={"a": [], "b": []})
-    return Comparison(**{**some, "budget": len, "eval_metrics": [len], **fields})
+    defaults = dict(directory="d", question="?", base=["x"], variants={"a": [], "b": []})
+    return Comparison(**{**defaults, "budget": len, "eval_metrics": [len], **fields})
 
 
 def results(

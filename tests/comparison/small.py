@@ -38,7 +38,7 @@ comparison.Comparison.eval_metrics = [@small.norm]
 """
 
 
-FILES: list[str] = []  # needed by `of_files`
+FILES: list[str] = []  # needed by `counted_files`
 
 
 def write(folder: pathlib.Path, *lines: str) -> str:
@@ -80,10 +80,10 @@ def refusing(subject) -> list[Figure]:
     raise ValueError("no such model can be measured")
 
 
-def of_files(subject) -> list[Figure]:
+def counted_files(subject) -> list[Figure]:
     if not FILES:
         raise ValueError("no files yet")
-    return [Figure("of_files", float(len(FILES)), "files", LOWER)]
+    return [Figure("counted_files", float(len(FILES)), "files", LOWER)]
 
 
 def broken(subject) -> list[Figure]:
@@ -103,7 +103,7 @@ class Done:
         self.kill = self.terminate = lambda: None
 
 
-def here(monkeypatch) -> list[str]:
+def run_trials_in_process(monkeypatch) -> list[str]:
     """Makes `pretrax compare` do the work of its processes in this process.
 
     Returns the list of the runs that it starts.
@@ -123,8 +123,11 @@ def here(monkeypatch) -> list[str]:
     return started
 
 
-def compare_here(file: str, *arguments: str) -> int:
-    """Runs `pretrax compare` in this process, after `here`, and returns its exit status."""
+def compare_in_process(file: str, *arguments: str) -> int:
+    """Runs `pretrax compare` in this process and returns its exit status.
+
+    Call `run_trials_in_process` first.
+    """
     with pytest.raises(SystemExit) as end:
         compare.main([file, *arguments])
     return end.value.code

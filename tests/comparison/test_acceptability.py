@@ -44,7 +44,7 @@ def library(count: int = 2) -> list[MinimalPair]:
     return python_pairs(split_documents(library_documents())["heldout"], count)
 
 
-def test_two_places_are_exchanged():
+def test_minimal_pairs_exchange_two_places():
     pairs = python_pairs([LibraryText("a.py", "", lambda: CODE)], 1)
     found = {pair.kind: pair for pair in pairs}
     assert list(found) == list(KINDS)[:4] + ["words"]  # a single operator
@@ -60,7 +60,7 @@ def test_two_places_are_exchanged():
 
 
 @pytest.mark.slow
-def test_pairs_of_the_library_hardly_differ_and_are_wrong():
+def test_library_pairs_have_the_same_characters_and_a_wrong_text():
     pairs = library()
     assert collections.Counter(pair.kind for pair in pairs) == dict.fromkeys(KINDS, 2)
     assert python_pairs(split_documents(library_documents())["heldout"], 2) == pairs
@@ -75,7 +75,7 @@ def constant(one):
 
 
 @pytest.mark.slow
-def test_constant_outputs_are_right_by_half():
+def test_constant_outputs_score_one_half():
     one = constant(trained("decoder", "causal_lm"))
     summary, *kinds = minimal_pairs(subject_of(one), pairs=2)
     assert (summary.value, summary.baseline, summary.note) == (0.5, 0.5, "12 pairs")
@@ -83,7 +83,7 @@ def test_constant_outputs_are_right_by_half():
 
 
 @pytest.mark.slow
-def test_frequencies_are_right_by_half(monkeypatch):
+def test_unigram_model_scores_one_half(monkeypatch):
     """A unigram model of bytes, with any frequencies."""
     nats = np.random.default_rng(0).exponential(size=1000)
     monkeypatch.setattr(
@@ -101,7 +101,7 @@ BOTH = [PAIR, PAIR._replace(good=PAIR.bad, bad=PAIR.good)]
     "builder, name",
     [("encoder", "masked_lm"), ("encoder_decoder", "prefix_lm"), ("encoder", "masked_diffusion")],
 )
-def test_a_tie_is_half_a_point_and_the_order_does_not_matter(builder, name):
+def test_tie_scores_half_a_point_in_any_order(builder, name):
     def points(one):
         return scored(log_probs_by_form(one, likelihood_form(one), BOTH))
 
@@ -114,7 +114,7 @@ def test_a_tie_is_half_a_point_and_the_order_does_not_matter(builder, name):
 @pytest.mark.parametrize(
     "builder, name", [("decoder", "block_diffusion"), ("encoder", "uniform_diffusion")]
 )
-def test_both_texts_of_a_pair_have_the_same_noise(builder, name):
+def test_both_texts_of_a_pair_share_their_noise(builder, name):
     subject = subject_with_noise(trained(builder, name), name)
     assert is_bounded_by_noise(subject)
     right, wrong = log_probs_by_noise(subject, BOTH[:1], 8)
@@ -124,7 +124,7 @@ def test_both_texts_of_a_pair_have_the_same_noise(builder, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("texts", [("", "tea"), ("", ""), ("t", "e")])
-def test_short_texts_have_noise_too(texts):
+def test_empty_and_one_token_texts_are_scored_by_noise(texts):
     """An empty text has 0 nats, and a single token needs rows of two."""
     subject = subject_with_noise(trained("decoder", "block_diffusion"), "block_diffusion")
     found = log_probs_by_noise(subject, [MinimalPair("words", *texts)], 8)
@@ -132,14 +132,14 @@ def test_short_texts_have_noise_too(texts):
 
 
 @pytest.mark.slow
-def test_each_pair_has_noise_of_its_own_and_a_tie_is_half_a_point():
+def test_pairs_have_different_noise_and_ties_score_half_a_point():
     one = constant(trained("decoder", "block_diffusion"))
     subject = subject_with_noise(one, "block_diffusion")
     found = log_probs_by_noise(subject, BOTH, 8)
     assert scored(found) == [0.5, 0.5] and found[0] != found[2]
 
 
-def test_what_both_texts_begin_with_is_given_to_one_that_reads(monkeypatch):
+def test_common_prefix_of_a_pair_is_given_to_a_prefix_model(monkeypatch):
     asked = []
     monkeypatch.setattr(
         module, "log_probs", lambda one, reading, texts: asked.extend(texts) or [[0.0]] * 2
@@ -150,7 +150,7 @@ def test_what_both_texts_begin_with_is_given_to_one_that_reads(monkeypatch):
     assert (good, bad) == (["ab ", "cd"], ["ab ", "dc"])
 
 
-def test_files_of_blimp(tmp_path):
+def test_blimp_files_are_read_and_scored_by_kind(tmp_path):
     lines = [
         {"sentence_good": f"{x} is", "sentence_bad": f"{x} are", "UID": "agreement"} for x in "abc"
     ]

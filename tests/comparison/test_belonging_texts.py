@@ -25,7 +25,7 @@ def subject(builder="encoder", objective="masked_lm", constant=False, of=numbers
     return subject_of_world(builder, objective, of, constant)
 
 
-def test_who_prefers_the_right_texts_has_all_and_who_prefers_the_others_none(monkeypatch):
+def test_preferring_right_texts_scores_1_and_wrong_texts_0(monkeypatch):
     right = {pair.right for pair in PAIRS if pair.kind == "belongs"}
     for sign, belongs in ((1, 1.0), (-1, 0.0)):
         scores = lambda _, pairs, sign=sign: [sign * (pair in right) for pair in pairs]  # noqa: E731
@@ -37,7 +37,7 @@ def test_who_prefers_the_right_texts_has_all_and_who_prefers_the_others_none(mon
     assert figures[0].note == "2 pairs, by pseudo likelihood" and figures[0].baseline == 0.5
 
 
-def test_a_head_for_pairs_is_asked_for_its_first_class(monkeypatch):
+def test_pair_head_is_scored_by_its_first_class(monkeypatch):
     def judge(_, pairs):
         return [[("swapped", 0.25), ("in order", 0.75)][:: 1 if p == TEXTS else -1] for p in pairs]
 
@@ -63,13 +63,13 @@ def test_a_head_for_pairs_is_asked_for_its_first_class(monkeypatch):
         ("decoder", "prefix_lm", "by conditional likelihood"),
     ],
 )
-def test_a_model_that_knows_nothing_is_worth_half_exactly(builder, objective, how):
+def test_constant_model_scores_exactly_one_half(builder, objective, how):
     figures = belonging_texts.synthetic_pairs(subject(builder, objective, constant=True))
     assert [figure.value for figure in figures] == [0.5] * 3
     assert all(figure.note.endswith(how) for figure in figures)
 
 
-def test_a_causal_model_is_asked_for_both_texts_and_one_that_reads_for_the_second(monkeypatch):
+def test_causal_models_score_both_texts_and_prefix_models_the_second(monkeypatch):
     asked = []
 
     def log_probs(_, reading, texts):
@@ -82,7 +82,7 @@ def test_a_causal_model_is_asked_for_both_texts_and_one_that_reads_for_the_secon
     assert asked[0][0] == (0, 19) and asked[2][0] == (9, 10)  # bytes
 
 
-def test_errors():
+def test_task_without_pairs_and_model_without_likelihood_are_rejected():
     without = lambda *, seed: numbers(seed=seed, pairs=())  # noqa: E731
     with refuses(ValueError, "pairs"):
         belonging_texts.synthetic_pairs(subject(of=without))

@@ -39,13 +39,13 @@ def twice(tmp_path_factory):
 
 def compared(folder: pathlib.Path, *lines: str) -> pathlib.Path:
     with pytest.MonkeyPatch.context() as patch:
-        small.here(patch)
-        assert small.compare_here(small.write(folder, *ONE, *lines)) == 0
+        small.run_trials_in_process(patch)
+        assert small.compare_in_process(small.write(folder, *ONE, *lines)) == 0
     return folder / "compared"
 
 
 @pytest.mark.slow
-def test_the_end_is_that_of_a_comparison_without_earlier_checkpoints(once, twice):
+def test_earlier_checkpoints_do_not_change_the_final_figures(once, twice):
     (end,) = small.figures(once)
     half, same = small.figures(twice)
     assert same == end and (half["step"], same["step"]) == (3, 6)
@@ -53,7 +53,7 @@ def test_the_end_is_that_of_a_comparison_without_earlier_checkpoints(once, twice
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_measured_by_its_own_parameters_and_has_its_own_cost(twice):
+def test_checkpoint_has_figures_of_its_parameters_and_its_own_cost(twice):
     half, end = small.results(twice)
     run = str(twice / half["run"])
     assert saved_steps(run, TRUSTED) == [3, 6]
@@ -83,13 +83,13 @@ def trained(twice, tmp_path, monkeypatch):
     for name in ("base.gin", "data"):  # the name that its run has
         file.write_text(file.read_text().replace(f"{tmp_path}/{name}", f"{twice.parent}/{name}"))
     shutil.copytree(twice, tmp_path / "compared")
-    small.here(monkeypatch)
+    small.run_trials_in_process(monkeypatch)
     monkeypatch.setattr(trials.trainer, "train", None)
     return str(file)
 
 
 @pytest.mark.slow
-def test_what_a_kill_left_unmeasured_is_measured_by_the_next_command(trained, monkeypatch):
+def test_next_command_measures_only_what_a_kill_left_unmeasured(trained, monkeypatch):
     measure, asked = trials.kept_figures.measure, []
 
     def killed_at_the_second(eval_metric, subject):
@@ -99,16 +99,16 @@ def test_what_a_kill_left_unmeasured_is_measured_by_the_next_command(trained, mo
         return measure(eval_metric, subject)
 
     monkeypatch.setattr(trials.kept_figures, "measure", killed_at_the_second)
-    assert small.compare_here(trained) == 130
-    assert small.compare_here(trained) == 0
+    assert small.compare_in_process(trained) == 130
+    assert small.compare_in_process(trained) == 0
     assert asked == [6, 3, 3]  # The end comes first, since it is compared.
     found = small.results(pathlib.Path(trained).parent / "compared")
     assert [one["step"] for one in found] == [3, 6] and found[0]["value"] != found[1]["value"]
-    assert small.compare_here(trained) == 0 and len(asked) == 3
+    assert small.compare_in_process(trained) == 0 and len(asked) == 3
 
 
 @pytest.mark.slow
-def test_an_eval_metric_that_refuses_an_earlier_checkpoint_alone_says_which(trained, monkeypatch):
+def test_refusal_of_an_earlier_checkpoint_names_its_step(trained, monkeypatch):
     refused = [3]
 
     def measure(eval_metric, subject):
@@ -120,19 +120,19 @@ def test_an_eval_metric_that_refuses_an_earlier_checkpoint_alone_says_which(trai
     runs = pathlib.Path(trained).parent / "compared/runs.jsonl"
     # A figure at both checkpoints belongs to the run.
     for power, figure in ((4, "norm at step 3"), (6, "norm")):
-        assert small.compare_here(trained, f"--gin.small.norm.power={power}") == 0
+        assert small.compare_in_process(trained, f"--gin.small.norm.power={power}") == 0
         assert json.loads(runs.read_text())["refusals"] == {figure: "too early"}
         refused.append(6)
 
 
-def test_more_checkpoints_than_steps_are_refused_before_any_run(tmp_path, monkeypatch, capsys):
-    started = small.here(monkeypatch)
+def test_more_checkpoints_than_steps_are_rejected_before_any_run(tmp_path, monkeypatch, capsys):
+    started = small.run_trials_in_process(monkeypatch)
     file = small.write(tmp_path, *ONE, "comparison.Comparison.checkpoints = 7")
-    assert small.compare_here(file) == 2 and not started
+    assert small.compare_in_process(file) == 2 and not started
     assert_named(capsys.readouterr().err, "checkpoints = 7", 6)
 
 
-def test_a_run_saves_no_less_often_than_before():
+def test_measured_checkpoints_do_not_make_saves_rarer():
     run = read_run(["runs/decoder.gin"], ["STEPS = 446"])
     assert with_checkpoints(run, 1) is run
     for before, saved in ((None, 112), (400, 112), (100, 56), (50, 38)):
@@ -162,13 +162,13 @@ def made():
     return planted.over_training(ends._replace(runs=runs), 4)
 
 
-def test_what_is_compared_are_the_ends_alone(made):
+def test_differences_use_only_the_final_checkpoints(made):
     ends = summary_of(made._replace(earlier=()))
     assert summary_of(made)._replace(curves={}) == ends and ends.curves == {}
     assert wording.CURVES_TITLE not in markdown(ends)
 
 
-def test_a_curve_ends_with_the_mean_that_is_compared(made):
+def test_curve_ends_with_the_compared_mean(made):
     summary = summary_of(made)
     assert [*summary.curves] == [column.name for column in summary.columns]
     for column in summary.columns:
@@ -177,20 +177,22 @@ def test_a_curve_ends_with_the_mean_that_is_compared(made):
             assert checkpoints[-1].mean == pytest.approx(column.estimates[variant].mean)
 
 
-def test_all_means_of_a_curve_are_over_the_same_seeds(made):
+def test_all_means_of_a_curve_use_the_same_seeds(made):
     """A checkpoint that a seed lacks is left out, and so is a seed without a figure at the end."""
     lacking = [
         one for one in made.earlier if (one.variant, one.seed, one.cost.step) != ("15%", 0, 50)
     ]
     ended = [one for one in made.measurements if (one.variant, one.seed) != ("30%", 1)]
     found = summary_of(made._replace(earlier=lacking, measurements=ended)).curves["classify"]
-    steps = {variant: [c.cost.step for c in some] for variant, some in found.items()}
+    steps = {variant: [c.cost.step for c in checkpoints] for variant, checkpoints in found.items()}
     assert steps == {"15%": [25, 75, 100], "30%": [25, 50, 75, 100], "40%": [25, 50, 75, 100]}
-    counts = {variant: {len(c.values) for c in some} for variant, some in found.items()}
+    counts = {
+        variant: {len(c.values) for c in checkpoints} for variant, checkpoints in found.items()
+    }
     assert counts == {"15%": {5}, "30%": {4}, "40%": {5}}
 
 
-def test_the_best_at_equal_tokens_flops_and_seconds(made):
+def test_best_variant_is_named_at_equal_tokens_flops_and_seconds(made):
     """The variant 40% is best at the end, but at half of its FLOPs it is behind 15%."""
 
     def flat(one):
@@ -205,7 +207,7 @@ def test_the_best_at_equal_tokens_flops_and_seconds(made):
     assert f"- {line}" in markdown(summary)
 
 
-def test_of_equal_means_none_is_named_before_the_others(made):
+def test_tied_best_variants_are_named_together(made):
     """Several variants may have the best mean, for example if they answer every question."""
 
     def best(below):
@@ -213,15 +215,17 @@ def test_of_equal_means_none_is_named_before_the_others(made):
             value = 0.9 if one.variant in below else 1.0
             return one._replace(figure=one.figure._replace(value=value))
 
-        every = {x: tuple(map(full, getattr(made, x))) for x in ("earlier", "measurements")}
-        lines = wording.best_at_equal_cost(summary_of(made._replace(**every)))
+        figures_with_ties = {
+            x: tuple(map(full, getattr(made, x))) for x in ("earlier", "measurements")
+        }
+        lines = wording.best_at_equal_cost(summary_of(made._replace(**figures_with_ties)))
         return next(line for line in lines if line.startswith("classify"))
 
     assert best(["15%"]).count("30% and 40% (tied) at ") == 3 and "15%" not in best(["15%"])
     assert best([]).count("all tied at ") == 3
 
 
-def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):
+def test_no_best_is_named_if_a_curve_begins_beyond_the_others(made):
     late = [one for one in made.earlier if one.variant != "40%" or one.cost.step == 75]
     lines = wording.best_at_equal_cost(summary_of(made._replace(earlier=late)))
     assert len(lines) == 3 and not any("FLOPs" in line for line in lines)
@@ -229,7 +233,7 @@ def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):
 
 
 @pytest.mark.slow
-def test_curves_are_drawn_over_all_three_and_listed_as_numbers(made):
+def test_curves_are_drawn_over_tokens_flops_and_seconds_and_tabulated(made):
     summary = summary_of(made)
     text = page(summary)
     for line in wording.best_at_equal_cost(summary):
@@ -248,7 +252,7 @@ def test_curves_are_drawn_over_all_three_and_listed_as_numbers(made):
 
 
 @pytest.mark.slow
-def test_curves_that_stand_by_themselves_name_their_variants(made):
+def test_standalone_curve_files_name_their_variants(made):
     files = charts.curve_files(summary_of(made))
     assert [*files][:2] == ["minimal_pairs_over_text_tokens.svg", "minimal_pairs_over_FLOPs.svg"]
     assert len(files) == 6 and charts.curve_files(summary_of(made._replace(earlier=()))) == {}

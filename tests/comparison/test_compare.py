@@ -1,4 +1,4 @@
-"""`pretrax compare`: what it runs, continues, refuses and reports."""
+"""`pretrax compare`: what it runs, continues, rejects and reports."""
 
 import contextlib
 import dataclasses
@@ -34,8 +34,8 @@ def finished(tmp_path_factory):
     """The folder of a complete comparison, which also has its file."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        started = small.here(patch)
-        assert small.compare_here(small.write(folder)) == 0
+        started = small.run_trials_in_process(patch)
+        assert small.compare_in_process(small.write(folder)) == 0
     assert started == [f"runs/{v}/seed_{s}" for s in (0, 1) for v in ("small", "large_2")]
     return folder
 
@@ -51,11 +51,11 @@ def own(finished, tmp_path, monkeypatch):
         text = (finished / name).read_text()
         (tmp_path / name).write_text(text.replace(f"{finished}/compared", f"{tmp_path}/compared"))
     shutil.copytree(finished / "compared", tmp_path / "compared")
-    return file, small.here(monkeypatch)
+    return file, small.run_trials_in_process(monkeypatch)
 
 
 @pytest.mark.slow
-def test_results_are_a_line_for_each_figure_that_leads_to_its_run(finished):
+def test_results_have_a_line_per_figure_with_its_run(finished):
     lines = small.results(finished / "compared")
     assert [(one["variant"], one["seed"]) for one in lines] == [
         ("small", 0), ("small", 1), ("large/2", 0), ("large/2", 1)
@@ -67,10 +67,10 @@ def test_results_are_a_line_for_each_figure_that_leads_to_its_run(finished):
 
 
 @pytest.mark.slow
-def test_a_complete_comparison_starts_nothing(own, capsys):
+def test_complete_comparison_starts_no_run(own, capsys):
     file, started = own
     before = (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes()
-    assert small.compare_here(file) == 0 and not started
+    assert small.compare_in_process(file) == 0 and not started
     assert (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes() == before
     output = capsys.readouterr().out
     assert "Does a larger step help?" in output and "These costs are all equal." in output
@@ -78,13 +78,13 @@ def test_a_complete_comparison_starts_nothing(own, capsys):
 
 
 @pytest.mark.slow
-def test_more_seeds_and_variants_run_what_is_missing(own):
+def test_added_variant_runs_only_what_is_missing(own):
     file, started = own
     lines = (
         "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 1e-2'], 'third': []}\n"
     )
     small.append(file, lines)
-    assert small.compare_here(file, "--gin.SEEDS=[1]") == 0
+    assert small.compare_in_process(file, "--gin.SEEDS=[1]") == 0
     assert started == ["runs/third/seed_1"]
     found = small.results(pathlib.Path(file).parent / "compared")
     of = {one["variant"]: one["value"] for one in found}
@@ -92,7 +92,7 @@ def test_more_seeds_and_variants_run_what_is_missing(own):
 
 
 @pytest.mark.slow
-def test_the_same_from_python(own, tmp_path, capsys):
+def test_compare_in_python_returns_the_stored_figures(own, tmp_path, capsys):
     """`pretrax.compare` trains nothing again, and returns the figures."""
     file, started = own
     compared = pretrax.compare(file)
@@ -108,7 +108,7 @@ def test_the_same_from_python(own, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_comparison_without_a_file(own):
+def test_comparison_value_is_accepted_without_bindings(own):
     file, started = own
     comparison = read_comparison(file)
     assert pretrax.compare(comparison).summary.columns and started == []
@@ -117,12 +117,12 @@ def test_a_comparison_without_a_file(own):
 
 
 @pytest.mark.slow
-def test_a_new_eval_metric_is_measured_without_training(own, monkeypatch, capsys):
+def test_new_eval_metric_is_measured_without_training(own, monkeypatch, capsys):
     file, started = own
     monkeypatch.setattr(trials.trainer, "train", None)
     more = "comparison.Comparison.eval_metrics = [@small.norm, @a/small.norm, @small.refusing]"
     small.append(file, f"{more}\na/small.norm.power = 4\n")
-    assert small.compare_here(file) == 0 and len(started) == 4
+    assert small.compare_in_process(file) == 0 and len(started) == 4
     found = small.results(pathlib.Path(file).parent / "compared")
     assert [one["name"] for one in found] == ["norm", "norm (power=4)"] * 4
     output = " ".join(capsys.readouterr().out.split())
@@ -132,26 +132,26 @@ def test_a_new_eval_metric_is_measured_without_training(own, monkeypatch, capsys
 
 
 @pytest.mark.slow
-def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
+def test_refused_measurement_is_tried_again(own, monkeypatch, capsys):
     file, started = own
     monkeypatch.setattr(trials.trainer, "train", None)
-    small.append(file, "comparison.Comparison.eval_metrics = [@small.norm, @small.of_files]\n")
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
-    assert "could not be measured by of_files: no files yet" in capsys.readouterr().out
+    small.append(file, "comparison.Comparison.eval_metrics = [@small.norm, @small.counted_files]\n")
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
+    assert "could not be measured by counted_files: no files yet" in capsys.readouterr().out
     monkeypatch.setattr(small, "FILES", ["now"])
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
     found = small.results(pathlib.Path(file).parent / "compared")
-    assert [one["name"] for one in found] == ["norm", "of_files"] * 2
+    assert [one["name"] for one in found] == ["norm", "counted_files"] * 2
     assert "not measured" not in (pathlib.Path(file).parent / "compared/report.md").read_text()
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
 
 
 @pytest.mark.slow
-def test_a_broken_eval_metric_is_named_and_keeps_no_other_from_measuring(own, monkeypatch, capsys):
+def test_broken_eval_metric_is_named_and_others_are_measured(own, monkeypatch, capsys):
     file, started = own
     monkeypatch.setattr(trials.trainer, "train", None)
     both = "--gin.comparison.Comparison.eval_metrics=[@small.broken, @small.layers]"
-    assert small.compare_here(file, "--gin.SEEDS=[0]", both) == 1 and len(started) == 2
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]", both) == 1 and len(started) == 2
     output = " ".join(capsys.readouterr().out.split())
     assert "Failed: small, seed 0: The eval metric broken: KeyError: 'a slip'" in output
     directory = pathlib.Path(file).parent / "compared"
@@ -161,65 +161,65 @@ def test_a_broken_eval_metric_is_named_and_keeps_no_other_from_measuring(own, mo
     ]
     # Without it, the runs have not failed and no work is left.
     without = "--gin.comparison.Comparison.eval_metrics=[@small.layers]"
-    assert small.compare_here(file, "--gin.SEEDS=[0]", without) == 0 and len(started) == 2
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]", without) == 0 and len(started) == 2
     assert "slip" not in (directory / "report.md").read_text()
 
 
 @pytest.mark.slow
-def test_figures_of_several_units_have_names_of_their_own(own):
+def test_figure_names_contain_the_unit_if_units_differ(own):
     file, _ = own
     small.append(file, "comparison.Comparison.eval_metrics = [@small.layers]\n")
-    assert small.compare_here(file) == 0
+    assert small.compare_in_process(file) == 0
     found = small.results(pathlib.Path(file).parent / "compared")
     assert [one["name"] for one in found[::4]] == ["layers (layers)", "layers (blocks)"]
     assert found[1]["name"] == "layers (layers)/part"
 
 
 @pytest.mark.slow
-def test_one_seed_is_warned_of(own, capsys):
+def test_single_seed_gives_a_warning(own, capsys):
     file, _ = own
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 0
     assert "One seed gives no intervals" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow
-def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys):
+def test_pilot_uses_finished_runs_and_writes_no_results(own, capsys):
     file, started = own
     directory = pathlib.Path(file).parent / "compared"
     (directory / "comparison.json").unlink()
-    assert small.compare_here(file, "--power", "--gin.SEEDS=[5, 0, 1]") == 0 and not started
+    assert small.compare_in_process(file, "--power", "--gin.SEEDS=[5, 0, 1]") == 0 and not started
     output = " ".join(capsys.readouterr().out.split())
     assert "The pilot: seeds 0, 1" in output and "found by 3 seeds" in output
     assert "norm large/2 against small" in output and "training loss" in output
     assert not (directory / "comparison.json").exists()
     small.append(file, "comparison.Comparison.looks = [2]\nSEEDS = [0, 1, 2]\n")
-    assert small.compare_here(file) == 2 and not started
+    assert small.compare_in_process(file) == 2 and not started
     assert_named(capsys.readouterr().err, directory, "2, 3")
     with open(file) as lines:
         kept = [line for line in lines if "looks" not in line and "1, 2]" not in line]
     pathlib.Path(file).write_text("".join(kept))
-    assert small.compare_here(file, "--power", "--smallest_effect", "norm=1e-9") == 0
+    assert small.compare_in_process(file, "--power", "--smallest_effect", "norm=1e-9") == 0
     assert "norm smallest effect" in " ".join(capsys.readouterr().out.split())
     for wrong, expected in (("nrm=1", "norm"), ("norm", "FIGURE=SIZE")):
-        assert small.compare_here(file, "--power", f"--smallest_effect={wrong}") == 2
+        assert small.compare_in_process(file, "--power", f"--smallest_effect={wrong}") == 2
         assert_named(capsys.readouterr().err, wrong.split("=")[0], expected)
-    assert small.compare_here(file, "--smallest_effect=norm=1") == 2  # Nothing would read it.
+    assert small.compare_in_process(file, "--smallest_effect=norm=1") == 2  # Nothing would read it.
     assert_named(
         capsys.readouterr().err, "--smallest_effect", "--power", "comparison.Comparison.looks"
     )
-    assert small.compare_here(file, "--power", "--gin.SEEDS=[0]") == 2 and not started
+    assert small.compare_in_process(file, "--power", "--gin.SEEDS=[0]") == 2 and not started
     assert_named(capsys.readouterr().err, "--power", 2, "seeds [0]")
 
 
 @pytest.mark.slow
-def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
+def test_comparison_ends_at_the_deciding_look(own, capsys):
     file, started = own
     small.append(file, "SEEDS = [0, 1, 2]\ncomparison.Comparison.looks = [2]\n")
-    assert small.compare_here(file, "--smallest_effect=norm=1e9") == 2 and not started
+    assert small.compare_in_process(file, "--smallest_effect=norm=1e9") == 2 and not started
     directory = pathlib.Path(file).parent / "compared"
     assert_named(capsys.readouterr().err, directory, "looks")
     (directory / "comparison.json").unlink()
-    assert small.compare_here(file, "--smallest_effect=norm=1e9") == 0 and not started
+    assert small.compare_in_process(file, "--smallest_effect=norm=1e9") == 0 and not started
     output = " ".join(capsys.readouterr().out.split())
     assert "Ended early with 2 of 3 seeds, at look 1 of 2: each difference" in output
     assert len(small.results(directory)) == 4
@@ -244,32 +244,32 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
         ("comparison.Comparison.checkpoints = 3", 1, 3),
     ],
 )
-def test_other_changes_are_refused_by_name(own, line, was, now, capsys):
+def test_changed_variants_are_rejected_by_name(own, line, was, now, capsys):
     file, started = own
     small.append(file, line + "\n")
-    assert small.compare_here(file) == 2 and not started
+    assert small.compare_in_process(file) == 2 and not started
     assert_named(capsys.readouterr().err, "variant", was, now)
 
 
-def test_too_many_workers_are_refused_before_anything_is_written(tmp_path, capsys):
+def test_too_many_workers_are_rejected_before_anything_is_written(tmp_path, capsys):
     file = small.write(tmp_path)
-    assert small.compare_here(file, "--workers=4096") == 2
+    assert small.compare_in_process(file, "--workers=4096") == 2
     assert_named(capsys.readouterr().err, "--workers=4096")
     assert not (tmp_path / "compared").exists()
 
 
 @pytest.mark.slow
-def test_two_commands_in_one_directory(own, capsys):
+def test_second_command_in_a_locked_directory_is_rejected(own, capsys):
     file, started = own
     lock = pathlib.Path(file).parent / "compared" / ".lock"
     with atomic_writes.locked(lock, "it"):
-        assert small.compare_here(file) == 2
+        assert small.compare_in_process(file) == 2
     assert_named(capsys.readouterr().err, lock.parent, "process")
     assert not started
 
 
 @pytest.mark.slow
-def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
+def test_unfinished_run_has_no_cost_and_no_figures(own):
     file, _ = own
     result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
     atomic_writes.write_record(result, atomic_writes.read_json(result) | {"finished": False})
@@ -281,7 +281,7 @@ def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
 
 
 @pytest.mark.slow
-def test_a_state_reads_each_file_once(own):
+def test_trial_state_reads_each_file_once(own):
     """Data that was read before stays unchanged, although the files are gone."""
     one = read_comparison(own[0], trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}
@@ -299,14 +299,14 @@ def test_a_state_reads_each_file_once(own):
 
 
 @pytest.mark.slow
-def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
+def test_failing_variant_does_not_stop_the_others(own, capsys):
     file, started = own
     with open(file, "a") as out:
         out.write(
             "comparison.Comparison.variants = "
             "{'worse': ['PEAK = 1e30'], 'small': [], 'third': ['PEAK = 3e-3']}\n"
         )
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 1
     assert started == ["runs/worse/seed_0", "runs/third/seed_0"]
     output = " ".join(capsys.readouterr().out.split())
     assert "Failed: worse, seed 0: Diverged: At step" in output and "no longer finite" in output
@@ -317,16 +317,16 @@ def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
 
 
 @pytest.mark.slow
-def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch, capsys):
+def test_several_budgets_set_the_steps_and_are_fitted_as_one_law(tmp_path, monkeypatch, capsys):
     lines = ["a/budgets.text_tokens.number = 600", "b/budgets.text_tokens.number = 1200"]
     both = (
         "comparison.Comparison.budget = {'a': @a/budgets.text_tokens, 'b': @b/budgets.text_tokens}"
     )
     file = small.write(tmp_path, both, *lines)
     one = read_comparison(file, ["SEEDS = [0]"], trusted=["tests"])
-    small.here(monkeypatch)
+    small.run_trials_in_process(monkeypatch)
     monkeypatch.setattr(trials, "train_and_measure", lambda trial: failures.FAILED)
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 1
     steps = {v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(one)}
     assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
     output = " ".join(capsys.readouterr().out.split())
@@ -349,38 +349,39 @@ comparison.Comparison.reference = "small"
 
 
 @pytest.mark.slow
-def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys):
+def test_solved_sizes_are_kept_and_their_remaining_difference_reported(
+    tmp_path, monkeypatch, capsys
+):
     file = small.write(tmp_path, *EQUAL.splitlines())
-    small.here(monkeypatch)
+    small.run_trials_in_process(monkeypatch)
     monkeypatch.setattr(trials.trainer, "train", lambda *_: SimpleNamespace(finished=False))
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 1
     of = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "flat")}
     left = abs(of["wide"].parameters - of["small"].parameters)
-    assert (
-        left <= 2 * 3 * 12 / 2
-    )  # half of the cost of one more unit in two layers of three matrices
+    # Half of the cost of one more unit in two layers of three matrices.
+    assert left <= 2 * 3 * 12 / 2
     assert of["flat"].flops_per_step == pytest.approx(of["small"].flops_per_step, rel=0.02)
     output = " ".join(capsys.readouterr().out.split())
     for variant in ("wide", "flat"):
         assert f"{variant} has {of[variant].solved}, which leaves " in output
         number = of[variant].solved.split()[-1]
         assert f"models.decoder.mlp_dim = {number}\n" in of[variant].settings
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1  # The solved size is unchanged.
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 1  # The solved size is unchanged.
     small.append(
         file, EQUAL.replace('reference = "small"', 'reference = "other"').replace("small", "other")
     )
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 2
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 2
     assert_named(capsys.readouterr().err, "'small'", "'other'")
 
 
-def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
-    file, started = small.write(tmp_path), small.here(monkeypatch)
+def test_variant_that_cannot_be_planned_is_rejected_before_any_run(tmp_path, monkeypatch, capsys):
+    file, started = small.write(tmp_path), small.run_trials_in_process(monkeypatch)
     small.append(file, "comparison.Comparison.variants = {'x': ['training.Run.batch_size = 3']}\n")
-    assert small.compare_here(file) == 2 and not started
+    assert small.compare_in_process(file) == 2 and not started
     assert_named(capsys.readouterr().err, "'x'", "batch_size", 3)
     assert read_facts(str(tmp_path / "compared"), "x") is None
     monkeypatch.setattr(facts, "plan_run", None)  # an error in the code that plans
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 2 and not started
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 2 and not started
     assert_named(capsys.readouterr().err, "'x'", "TypeError")
 
 
@@ -399,19 +400,19 @@ def trial_of(folder: pathlib.Path) -> Trial:
     return Trial(str(folder.parent), "a", 0, run, small.facts(6), ())
 
 
-def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
+def test_failure_of_an_earlier_process_is_not_reported_again(tmp_path):
     log, (cores, *_) = tmp_path / "compare.log", worker_processes.cores_of_workers(None)
     (tmp_path / "failure.txt").write_text("no longer finite")
     process = worker_processes.start_process(log, cores, os._exit, 3)
     assert process.wait() == 3
     worker_processes.note_failure(trial_of(tmp_path), 3)
-    output = "its process ended with status 3: see its compare.log"
-    assert failures.failure_of(str(tmp_path)) == output
+    expected = "its process ended with status 3: see its compare.log"
+    assert failures.failure_of(str(tmp_path)) == expected
     worker_processes.note_failure(trial_of(tmp_path), -35)  # a real-time signal, which has no name
-    assert failures.failure_of(str(tmp_path)) == output
+    assert failures.failure_of(str(tmp_path)) == expected
 
 
-def test_a_run_has_the_same_share_of_a_gpus_memory_as_of_the_cores(tmp_path, monkeypatch):
+def test_worker_share_of_gpu_memory_equals_its_share_of_the_cores(tmp_path, monkeypatch):
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
     log, shares = tmp_path / "compare.log", worker_processes.cores_of_workers(None)
     code = "import os; print(os.environ['XLA_PYTHON_CLIENT_MEM_FRACTION'])"
@@ -419,7 +420,7 @@ def test_a_run_has_the_same_share_of_a_gpus_memory_as_of_the_cores(tmp_path, mon
     assert float(log.read_text()) == pytest.approx(0.75 / len(shares), abs=0.001)
 
 
-def test_runs_at_a_time_do_not_share_a_tpu(tmp_path):
+def test_parallel_workers_on_a_tpu_are_rejected(tmp_path):
     planned = {"a": small.facts(6)._replace(platform="tpu")}
     with refuses(ValueError, "--workers=2"):
         comparing.how_to_start(comparing.Machines(workers=2), str(tmp_path), planned, runs=4)
@@ -451,7 +452,7 @@ def written(own, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_code_that_changes_while_a_comparison_runs_is_measured_again(written, monkeypatch, capsys):
+def test_figures_of_code_that_changed_meanwhile_are_measured_again(written, monkeypatch, capsys):
     """Runs that were measured by other code than the command's own code are reported."""
     file, code = written
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(code.parent), *sys.path]))
@@ -463,16 +464,16 @@ def test_code_that_changes_while_a_comparison_runs_is_measured_again(written, mo
         return worker_processes.start_trial(trial, cores)
 
     monkeypatch.setattr(comparing, "start_trial", start_trial)
-    assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 1
+    assert small.compare_in_process(file, "--workers=1", "--gin.SEEDS=[0]") == 1
     output = " ".join(capsys.readouterr().out.split())
     assert started == ["small", "large/2"] and output.count("without the figures of written") >= 2
     kept_figures.module_checksum.cache_clear()  # as in the process of another command
     monkeypatch.setattr(comparing, "start_trial", None)  # Everything has been measured.
-    assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 0
+    assert small.compare_in_process(file, "--workers=1", "--gin.SEEDS=[0]") == 0
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_without_an_error_or_a_result_says_what_it_lacks(own, monkeypatch):
+def test_failure_note_names_the_missing_steps_or_figures(own, monkeypatch):
     one = read_comparison(own[0], trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}
     trial, *_ = trials_of(one, runs_of_variants(one), of)
@@ -546,7 +547,7 @@ def kill_when(file: str, reached) -> None:
 
 
 @pytest.mark.slow
-def test_killed_and_started_again_equals_never_killed(undisturbed, tmp_path):
+def test_killed_and_restarted_comparison_equals_uninterrupted(undisturbed, tmp_path):
     file = small.write(tmp_path)
     kill_when(file, lambda: trains(file))
     output = finish(file, "--gin.SEEDS=[0]", "--workers=2")
@@ -556,7 +557,7 @@ def test_killed_and_started_again_equals_never_killed(undisturbed, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_between_two_checkpoints_equals_never_killed(undisturbed, tmp_path):
+def test_comparison_killed_between_checkpoints_equals_uninterrupted(undisturbed, tmp_path):
     file = small.write(tmp_path, "comparison.Comparison.checkpoints = 2")
     runs = tmp_path / "compared/runs"
     kill_when(file, lambda: any(runs.glob("*/*/checkpoints/3")))
@@ -568,7 +569,7 @@ def test_killed_between_two_checkpoints_equals_never_killed(undisturbed, tmp_pat
 
 
 @pytest.mark.storm
-def test_killed_at_twenty_moments_equals_never_killed(undisturbed, tmp_path):
+def test_comparison_killed_at_twenty_moments_equals_uninterrupted(undisturbed, tmp_path):
     file = small.write(tmp_path)
     for moment in range(20):
         ends = time.monotonic() + 1 + 0.7 * moment
@@ -578,7 +579,7 @@ def test_killed_at_twenty_moments_equals_never_killed(undisturbed, tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_save_and_end_with_the_command(tmp_path):
+def test_sigterm_makes_worker_processes_save_and_end(tmp_path):
     file = small.write(tmp_path, "budgets.text_tokens.number = 300_000")
     process = start(file, "--gin.SEEDS=[0]", "--workers=1")
     while process.poll() is None and not trains(file):
@@ -593,7 +594,7 @@ def test_processes_save_and_end_with_the_command(tmp_path):
 
 
 @pytest.mark.slow
-def test_jobs_of_a_cluster(own):
+def test_cluster_job_reports_failures_and_refusals(own):
     """Jobs run by submitit's executor of processes on this machine."""
     file, _ = own
     one = read_comparison(file, ["small.norm.power = 4"])
@@ -650,7 +651,7 @@ def submitted(tmp_path, monkeypatch):
     return killed_before_the_number_is_known, lambda: start(trial, []), calls, trained
 
 
-def test_a_job_whose_command_was_killed_makes_itself_known(submitted):
+def test_job_of_a_killed_command_is_found_by_the_next_command(submitted):
     killed, start, calls, trained = submitted
     killed()
     assert calls["0"]() == 0 and len(trained) == 1
@@ -658,7 +659,7 @@ def test_a_job_whose_command_was_killed_makes_itself_known(submitted):
     assert list(calls) == ["0"]  # The later command continues to watch this job.
 
 
-def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):
+def test_superseded_job_does_not_train(submitted):
     killed, start, calls, trained = submitted
     killed()
     start()
@@ -668,7 +669,7 @@ def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):
 
 
 @pytest.mark.parametrize("package", ["there", "absent"])
-def test_a_machine_without_slurm_is_told_before_a_plan(package, tmp_path, capsys, monkeypatch):
+def test_missing_slurm_is_reported_before_planning(package, tmp_path, capsys, monkeypatch):
     file = small.write(tmp_path)
     needed = ["Slurm"]
     if package == "absent":
@@ -676,14 +677,14 @@ def test_a_machine_without_slurm_is_told_before_a_plan(package, tmp_path, capsys
         needed = ["submitit", ".[slurm]"]
     # number of jobs at a time, which take no cores of this machine
     workers = str(1 + (os.cpu_count() or 1))
-    assert small.compare_here(file, "--slurm", f"--workers={workers}") == 2
+    assert small.compare_in_process(file, "--slurm", f"--workers={workers}") == 2
     assert_named(capsys.readouterr().err, "--slurm", *needed)
     assert not (tmp_path / "compared").exists()
 
 
-def test_a_budget_of_this_machines_time_is_refused_to_a_cluster(tmp_path, capsys):
+def test_budget_in_seconds_is_rejected_for_a_cluster(tmp_path, capsys):
     file = small.write(tmp_path, "comparison.Comparison.budget = @budgets.seconds")
     small.append(file, "budgets.seconds.number = 60\n")
-    assert small.compare_here(file, "--slurm") == 2
+    assert small.compare_in_process(file, "--slurm") == 2
     assert_named(capsys.readouterr().err, "--slurm", "budgets.seconds", "budgets.model_flops")
     assert not (tmp_path / "compared").exists()

@@ -59,7 +59,7 @@ def steps_of(comparison, variant, run) -> float:
 
 
 @pytest.mark.sampled
-def test_a_comparison_opens_with_its_command(named):
+def test_comparison_file_begins_with_its_command(named):
     name, _, _ = named
     assert (
         Path(f"gin_configs/comparisons/{name}.gin")
@@ -68,7 +68,7 @@ def test_a_comparison_opens_with_its_command(named):
     )
 
 
-def test_a_comparison_says_what_it_follows_and_cannot_prove(named):
+def test_comparison_file_states_seeds_source_and_question(named):
     name, comparison, _ = named
     assert comparison.directory == f"comparisons/{name}"
     # A law is fitted to all runs at once. With fewer than three runs, intervals say little, but
@@ -79,21 +79,21 @@ def test_a_comparison_says_what_it_follows_and_cannot_prove(named):
     assert "arXiv:" in comparison.about and comparison.question.endswith("?")
 
 
-def test_the_documentation_lists_every_comparison_with_its_question():
+def test_documentation_lists_every_comparison_with_its_question():
     listed = [line for line in Path("docs/comparing.md").read_text().splitlines() if "?" in line]
     asked = [f"| `{name}` | {read_comparison(name).question} |" for name in NAMES]
     assert [line for line in listed if line.startswith("| `")] == asked
 
 
 @pytest.mark.slow
-def test_the_budget_pays_for_training(named):
+def test_budget_pays_for_enough_steps(named):
     name, comparison, runs = named
     for variant, run in runs.items():
         brief = (name, variant) in BRIEF
         assert brief or steps_of(comparison, variant, run) >= STEPS, variant
 
 
-def test_a_schedule_of_noise_ends_with_the_run(named):
+def test_noise_schedule_ends_with_the_run(named):
     _, comparison, runs = named
     for variant, run in runs.items():
         asked = dict(flattened("objective", run.objective))
@@ -103,7 +103,7 @@ def test_a_schedule_of_noise_ends_with_the_run(named):
 
 
 @pytest.mark.slow
-def test_variants_are_planned_and_measured(named):
+def test_every_variant_can_be_planned_and_measured(named):
     name, comparison, runs = named
     for variant, run in runs.items():
         one = planned(run)
@@ -132,7 +132,7 @@ def most_words(task) -> int:
 
 
 @pytest.mark.slow
-def test_the_documents_of_a_synthetic_task_fit_a_row(named):
+def test_synthetic_documents_fit_a_row(named):
     """A token is a word, and one more token may end a document."""
     _, _, runs = named
     for variant, run in runs.items():

@@ -19,7 +19,7 @@ def subject(builder="decoder", objective="causal_lm", of=pairs):
     return subject_of_world(builder, objective, of)
 
 
-def test_who_writes_the_true_rest_is_accepted_and_the_baseline_writes_that_before(monkeypatch):
+def test_true_completion_is_accepted_and_baseline_reuses_another_ending(monkeypatch):
     rests = {text[:7]: text[8:] for text in HELDOUT}
     monkeypatch.setattr(completions, "continued", lambda _, texts, __: [rests[x] for x in texts])
     (figure,) = completions.synthetic_completions(subject())
@@ -29,7 +29,7 @@ def test_who_writes_the_true_rest_is_accepted_and_the_baseline_writes_that_befor
     assert completions.synthetic_completions(subject())[0].value == 0.0
 
 
-def test_a_masked_model_fills_as_many_masks_as_the_rest_has_tokens_and_reads_its_end(monkeypatch):
+def test_masked_model_fills_one_mask_per_missing_token(monkeypatch):
     asked = []
 
     def answer(trained, mode, items, options):
@@ -46,14 +46,14 @@ def test_a_masked_model_fills_as_many_masks_as_the_rest_has_tokens_and_reads_its
 @pytest.mark.parametrize(
     ("builder", "objective"), [("decoder", "causal_lm"), ("encoder", "masked_diffusion")]
 )
-def test_a_model_that_knows_nothing_writes_nothing_that_is_accepted(builder, objective):
+def test_untrained_model_scores_0(builder, objective):
     (figure,) = completions.synthetic_completions(subject(builder, objective), texts=2)
     assert figure.value == 0.0 and figure.baseline == 0.0  # the ending of the other document
     given = figure.note.endswith("the true number of tokens is given")
     assert given == (objective == "masked_diffusion")
 
 
-def test_errors():
+def test_unsuitable_tasks_and_models_are_rejected():
     silent = lambda *, seed: pairs(seed=seed)._replace(accepts=None)  # noqa: E731
     with refuses(ValueError, "accepts"):
         completions.synthetic_completions(subject(of=silent))

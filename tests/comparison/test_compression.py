@@ -41,7 +41,7 @@ def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, un
     assert [e.value for e in error] == pytest.approx([0.0] * len(error), abs=1e-5)
 
 
-def test_the_baseline_is_of_frequencies_in_training_text():
+def test_baseline_uses_token_frequencies_of_training_text():
     """The training text is aab, aab, …: 16 of 24 tokens are an a. One is added to every count."""
     one = trained("decoder", "causal_lm")
     (figure,) = bits_per_byte(subject(one, corpus(["ac"])), tokens=3)
@@ -49,7 +49,7 @@ def test_the_baseline_is_of_frequencies_in_training_text():
     assert figure.baseline == pytest.approx(expected / 2)
 
 
-def test_rows_are_of_the_text_and_bytes_are_not_lost():
+def test_heldout_rows_keep_all_tokens_and_bytes():
     rows = heldout_rows(corpus(), 1000, 7)
     assert [row.tokens.size for row in rows] == [7] * 8 + [4, 4]
     assert sum(row.bytes for row in rows) == BYTES  # including the two bytes of ë
@@ -59,7 +59,7 @@ def test_rows_are_of_the_text_and_bytes_are_not_lost():
         heldout_rows(corpus(codec=None), 10, 7)
 
 
-def test_a_long_document_is_decoded_by_rows():
+def test_long_document_is_decoded_row_by_row():
     read = []
 
     def decode(tokens):
@@ -75,7 +75,7 @@ def by_token(_, texts):
     return [-np.array(tokens, np.float64)[list(hidden)] for tokens, hidden in texts]
 
 
-def test_positions_are_drawn_without_bias(monkeypatch):
+def test_sampled_positions_give_an_unbiased_estimate(monkeypatch):
     rows = [np.array([3, 1, 4, 1, 5]), np.array([9, 2, 6])] * 5
     truth = sum(row.sum() for row in rows)
     monkeypatch.setattr(module, "hidden_log_probs", by_token)
@@ -89,7 +89,7 @@ def test_positions_are_drawn_without_bias(monkeypatch):
     assert np.mean(estimates) == pytest.approx(truth, rel=0.01) and inside > 270
 
 
-def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
+def test_diffusion_bound_is_the_mean_over_all_orders(monkeypatch):
     """For n tokens, k tokens hidden at once count n / k times their nats; here, k nats each."""
     monkeypatch.setattr(
         module,
@@ -106,14 +106,14 @@ def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
         module.diffusion_nats(None, rows, 3)
 
 
-def test_the_bound_of_a_model_is_never_below_its_best_order(monkeypatch):
+def test_diffusion_bound_matches_an_enumeration_of_hidden_sets(monkeypatch):
     """The nats of a text of 3 tokens are enumerated over all sets of hidden tokens."""
     one = trained("encoder", "masked_diffusion")
     tokens = np.array(CODEC.encode("tea"), np.int32)
     ways = [way for k in (1, 2, 3) for way in itertools.combinations(range(3), k)]
     nats = module.hidden_log_probs(one, [(tokens, way) for way in ways])
     by_count = {k: [-x.sum() * 3 / k for x in nats if x.size == k] for k in (1, 2, 3)}
-    expected = np.mean([np.mean(some) for some in by_count.values()])
+    expected = np.mean([np.mean(nats_of_count) for nats_of_count in by_count.values()])
     found = module.diffusion_nats(one, [tokens] * 40, 6)
     assert found.total / 40 == pytest.approx(expected, abs=max(4 * found.error / 40, 1e-4))
 
@@ -127,7 +127,7 @@ def subject_of_run(one, name, **settings):
     "builder, name, ids",
     [("decoder", "block_diffusion", ROWS), ("encoder", "uniform_diffusion", 256)],
 )
-def test_noise_bounds_constant_outputs_by_the_logarithm_of_the_ids(builder, name, ids):
+def test_noise_bound_of_constant_outputs_is_the_log_of_the_ids(builder, name, ids):
     """The model knows nothing, so all rows of the embedding, or all bytes, are equally likely."""
     one = trained(builder, name)
     one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
@@ -139,7 +139,7 @@ def test_noise_bounds_constant_outputs_by_the_logarithm_of_the_ids(builder, name
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["any_subset_lm", "shuffled_lm"])
-def test_orders_bound_constant_outputs_by_the_logarithm_of_the_ids(name):
+def test_order_bound_of_constant_outputs_is_the_log_of_the_ids(name):
     """Every token is predicted once in every order, so a constant model has no sampling error."""
     one = trained("decoder", name)
     one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
@@ -150,7 +150,7 @@ def test_orders_bound_constant_outputs_by_the_logarithm_of_the_ids(name):
 
 
 @pytest.mark.slow
-def test_noise_and_hidden_tokens_give_one_bound():
+def test_noise_bound_equals_hidden_token_bound():
     """Masked diffusion can be measured in both ways."""
     one, rows = (
         trained("encoder", "masked_diffusion"),
@@ -164,7 +164,7 @@ def test_noise_and_hidden_tokens_give_one_bound():
     assert noised.error < 0.1 * noised.total
 
 
-def test_a_mixture_with_diffusion_is_read_by_its_member_that_gives_a_likelihood():
+def test_mixture_uses_its_member_with_an_exact_likelihood():
     forms = PromptForm("blocks", block_size=4), PromptForm("continue", causal=True)
     one = types.SimpleNamespace(
         trained=trained("decoder", "causal_lm")._replace(prompt_forms=forms)
@@ -172,7 +172,7 @@ def test_a_mixture_with_diffusion_is_read_by_its_member_that_gives_a_likelihood(
     assert module.likelihood_kind(one) == module.EXACT
 
 
-def test_noise_of_a_narrow_range_bounds_nothing():
+def test_noise_of_a_narrow_range_is_rejected():
     one = trained("decoder", "block_diffusion")
     with refuses(ValueError, "lowest_rate", ".001"):
         bits_per_byte(subject_of_run(one, "block_diffusion", lowest_rate=0.3, highest_rate=0.8))

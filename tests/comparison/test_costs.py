@@ -22,14 +22,14 @@ def planned(model, objective, **lengths):
     return tiny.plan(model, objective, lengths)
 
 
-def test_every_token_of_a_causal_model_is_a_target():
+def test_causal_model_has_one_target_per_token():
     assert targets_per_token(planned(tiny.decoder(), causal_lm(tiny.IDS), decoder=32), 2) == {
         "tokens": 1.0
     }
 
 
 @pytest.mark.slow
-def test_a_masked_model_has_as_many_targets_as_it_hides_tokens():
+def test_masked_model_has_one_target_per_hidden_token():
     encoder = models.encoder(128, **SIZES)
     for rate in (0.1, 0.4):
         one = planned(encoder, masked_lm(IDS, rate=rate), encoder=32)
@@ -37,7 +37,7 @@ def test_a_masked_model_has_as_many_targets_as_it_hides_tokens():
         assert found == pytest.approx(rate, abs=0.04)
 
 
-def test_heads_for_tokens_ahead_are_targets_of_their_own():
+def test_heads_for_tokens_ahead_count_their_own_targets():
     """A document of n tokens has n next tokens, n - 1 second tokens and n - 2 third tokens."""
     ahead = multi_token_prediction(tiny.IDS, tokens=3)
     model = models.decoder(128, ahead.facts.heads, **SIZES | dict(num_layers=2))
@@ -50,7 +50,7 @@ def test_heads_for_tokens_ahead_are_targets_of_their_own():
     assert ends[0] == 0 and ends[1] * 2 == ends[2] > 0
 
 
-def test_figures_by_hand(tmp_path):
+def test_cost_figures_match_hand_computed_values(tmp_path):
     plan = planned(tiny.decoder(), causal_lm(tiny.IDS), decoder=32)
     entries = [
         {"step": step, "text_tokens": 500.0, "tokens_per_second": speed}

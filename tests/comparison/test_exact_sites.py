@@ -49,7 +49,7 @@ def measured(monkeypatch, scores_of, task=letters):
 
 @pytest.mark.parametrize("task", [letters, families])
 @pytest.mark.parametrize("more", [0.0, 3.0])  # as of the letter given the rest of the text
-def test_the_exact_probabilities_have_a_correlation_of_one_and_no_error(monkeypatch, task, more):
+def test_exact_probabilities_have_correlation_1_and_no_error(monkeypatch, task, more):
     found = measured(monkeypatch, lambda site: np.array(site.log_likelihoods) + more, task)
     for kind in ("", "/conserved", "/free"):
         assert found[f"variant_effects{kind}"].value == pytest.approx(1)
@@ -58,7 +58,7 @@ def test_the_exact_probabilities_have_a_correlation_of_one_and_no_error(monkeypa
     assert note.endswith(f"scores {found['conserved_columns'].value:.2f}")
 
 
-def test_figures_by_hand(monkeypatch):
+def test_site_figures_match_hand_computed_values(monkeypatch):
     """The exact ratios are -4, -6 (conserved), -0.5 and 1 (free). Counts are 3, 1 and 1."""
     tie = -1.0 - 1e-9  # by rounding
     scores = {"conserved": np.array([0.0, -1.0, tie]), "free": np.array([0.0, 0.0, 2.0])}
@@ -89,7 +89,7 @@ def test_figures_by_hand(monkeypatch):
         ("encoder_decoder", "prefix_lm"),
     ],
 )
-def test_a_model_without_knowledge_scores_the_baselines_of_a_constant(builder, objective):
+def test_constant_model_scores_the_constant_baselines(builder, objective):
     subject = subject_of_world(builder, objective, families, constant=True)
     found = by_name(exact_sites.variant_effects(subject))
     assert found["variant_effects"].value == 0
@@ -103,7 +103,7 @@ def test_a_model_without_knowledge_scores_the_baselines_of_a_constant(builder, o
 @pytest.mark.parametrize(
     ("builder", "objective"), [("decoder", "causal_lm"), ("encoder_decoder", "prefix_lm")]
 )
-def test_a_model_of_whole_texts_scores_the_end_of_both_texts(builder, objective):
+def test_whole_text_models_score_the_end_of_both_texts(builder, objective):
     """Without the end, the exact ratios of `genes` differ by 1.7 nats from those of whole texts."""
     subject = subject_of_world(builder, objective, families)
     trained = subject.trained
@@ -126,7 +126,7 @@ def test_a_model_of_whole_texts_scores_the_end_of_both_texts(builder, objective)
     assert found == pytest.approx(np.sqrt(np.mean(np.concatenate(errors) ** 2)), rel=1e-4)
 
 
-def test_a_task_without_sites_or_with_sites_of_one_kind_is_refused():
+def test_task_without_sites_of_both_kinds_is_rejected():
     with refuses(ValueError, "sites", "runs/proteins.gin"):
         exact_sites.variant_effects(subject_of_world("decoder", "causal_lm", reversal))
 

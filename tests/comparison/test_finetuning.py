@@ -36,7 +36,7 @@ def learned(one, peaks=(0.1,), steps=12, draws=(range(40),)):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", OBJECTIVES)
-def test_every_layout_learns_and_twice_the_same(builder):
+def test_every_layout_learns_reproducibly(builder):
     one = trained(builder, OBJECTIVES[builder])
     found = learned(one)
     assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 1]]
@@ -45,7 +45,7 @@ def test_every_layout_learns_and_twice_the_same(builder):
 
 
 @pytest.mark.slow
-def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
+def test_text_head_is_linear_in_the_mean_state_of_its_text():
     one = trained("encoder", "masked_lm")
     rows = finetuning_recipe.text_rows(one, ["abc", "some more"], None, tokens=8)
     kernel = np.random.default_rng(0).normal(size=(16, 3))
@@ -58,12 +58,12 @@ def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
 
 
 @pytest.mark.slow
-def test_the_rate_that_is_best_on_training_examples_is_taken():
+def test_best_learning_rate_on_training_examples_is_chosen():
     found = learned(trained("encoder", "masked_lm"), peaks=(1e-9, 0.1))
     assert found.peak.best == 0.1
 
 
-def test_a_grid_is_extended_while_its_best_peak_is_at_an_edge():
+def test_learning_rate_grid_is_extended_while_the_best_is_at_an_edge():
     def tried(best: float):
         return lambda peak: (-abs(np.log(peak / best)),)
 
@@ -77,7 +77,7 @@ def test_a_grid_is_extended_while_its_best_peak_is_at_an_edge():
     assert at_best_peak([4, 1, 2], lambda peak: (0.0,))[0] == Peak(2, [1, 2, 4])
 
 
-def test_a_step_s_examples_are_all_before_any_comes_again():
+def test_every_example_is_used_once_per_epoch():
     batches = list(finetuning_steps.shuffled_batches(np.array([3, 5, 7, 9]), 4, 2))
     assert (
         sorted(np.concatenate(batches[:2])) == sorted(np.concatenate(batches[2:])) == [3, 5, 7, 9]
@@ -85,7 +85,7 @@ def test_a_step_s_examples_are_all_before_any_comes_again():
 
 
 @pytest.mark.slow
-def test_the_head_is_linear_in_the_state_in_which_a_word_ends():
+def test_word_head_is_linear_in_the_last_state_of_its_word():
     one = trained("decoder", "causal_lm")
     texts, words = ["ab cd ef", "ab cd ef", "ab cd ef gh"], [(0, 2), (3, 5), (9, 11)]
     rows = finetuning_recipe.text_rows(one, texts, words, tokens=8)
@@ -102,14 +102,14 @@ def test_the_head_is_linear_in_the_state_in_which_a_word_ends():
 
 
 @pytest.mark.slow
-def test_a_draw_is_learnt_from_its_own_examples_alone():
+def test_each_draw_learns_only_from_its_own_examples():
     """From examples of a single class, the head cannot learn another class."""
     draws = [np.flatnonzero(LABELS == label)[:10] for label in (0, 1)]
     found = learned(trained("encoder", "masked_lm"), draws=draws)
     assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 0], [1, 1]]
 
 
-def test_from_scratch_the_parameters_are_those_that_a_seed_draws():
+def test_from_scratch_parameters_depend_only_on_the_seed():
     one = trained("decoder", "causal_lm")
     first, again, other = (from_scratch(one, seed) for seed in (0, 0, 1))
     shapes = lambda x: jax.tree.map(np.shape, x.params)  # noqa: E731
@@ -121,15 +121,18 @@ def test_from_scratch_the_parameters_are_those_that_a_seed_draws():
 
 
 @pytest.fixture
-def few(monkeypatch):
+def small_task(monkeypatch):
     """A task with thirty training examples, a third of which are x."""
     labels = {"train": ["x", "y", "y"] * 10, "validation": ["x", "y", "y", "y", "x"]}
-    texts = {part: [f"text {i}" for i in range(len(some))] for part, some in labels.items()}
+    texts = {
+        part: [f"text {i}" for i in range(len(labels_of_part))]
+        for part, labels_of_part in labels.items()
+    }
     monkeypatch.setattr(eval_metric, "class_task", lambda *_, **__: ClassTask(texts, labels))
 
 
 @pytest.mark.slow
-def test_constant_states_learn_the_most_frequent_class_and_no_more(few):
+def test_constant_states_learn_only_the_most_frequent_class(small_task):
     subject = subject_of(trained("decoder", "causal_lm"), constant=True)
     found = eval_metric.finetune(subject, steps=3, peaks=[1e-2], batch_size=4, tokens=8)
     assert found[0].name == "finetune" and found[0].value == found[0].baseline == 3 / 5
@@ -137,7 +140,7 @@ def test_constant_states_learn_the_most_frequent_class_and_no_more(few):
 
 
 @pytest.mark.slow
-def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, monkeypatch):
+def test_gain_compares_with_scratch_training_on_the_same_examples(small_task, monkeypatch):
     """The figures are computed by hand.
 
     The pre-trained model gets one text wrong in every second draw. The fresh model always answers
@@ -166,7 +169,7 @@ def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, mo
 
 
 @pytest.mark.slow
-def test_errors():
+def test_invalid_finetuning_settings_are_rejected():
     subject = subject_of(trained("decoder", "causal_lm"))
     with refuses(ValueError, "steps", "1", "0"):
         eval_metric.finetune(subject, steps=0)
@@ -180,7 +183,7 @@ def test_errors():
         eval_metric.finetune(subject, task="none_such")
 
 
-def test_more_labels_than_examples_are_refused(few):
+def test_more_labels_than_examples_are_rejected(small_task):
     subject = subject_of(trained("decoder", "causal_lm"))
     with refuses(ValueError, "10", "31", "30"):
         eval_metric.finetune(subject, labels=[10, 31])

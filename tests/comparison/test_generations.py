@@ -36,7 +36,7 @@ def written_by(monkeypatch, write):
     monkeypatch.setattr(generations, "answer", answer)
 
 
-def test_each_line_that_is_a_statement_is_hidden():
+def test_each_statement_line_is_hidden_once():
     found = list(gaps(WHOLE))
     assert {gap.prefix + gap.truth + gap.suffix for gap in found} == {WHOLE}
     assert [gap.truth[:12] for gap in found] == [
@@ -44,7 +44,7 @@ def test_each_line_that_is_a_statement_is_hidden():
     ]  # fmt: skip
 
 
-def test_measures_by_hand():
+def test_generation_measures_match_hand_computed_values():
     gap = Gap("def f(x):\n    ", "return x", "\n")
     found = measures([gap] * 2, ["return y", "return x x x x x"])
     assert found == {
@@ -61,7 +61,7 @@ def test_measures_by_hand():
     "name, builder",
     [("span_corruption", "encoder_decoder"), ("fill_in_the_middle", "decoder")],
 )
-def test_each_model_is_asked_as_it_was_trained(name, builder, monkeypatch):
+def test_infilling_prompts_follow_training_and_true_text_scores_1(name, builder, monkeypatch):
     """A model that writes the true text gets everything right."""
     found, asked = hidden_lines(8), []
 
@@ -88,7 +88,7 @@ def test_each_model_is_asked_as_it_was_trained(name, builder, monkeypatch):
 @pytest.mark.parametrize(
     "text", ["", "pass\n" * 20, "    pass\n" * 20, "x", "(" * 40, "the of a to " * 9]
 )
-def test_constant_outputs_are_not_flattered(text, monkeypatch):
+def test_constant_text_scores_no_better_than_the_baseline(text, monkeypatch):
     written_by(monkeypatch, lambda item: text)
     figures = by_name(infilling(model_of("fill_in_the_middle"), prompts=8))
     first = figures["infilling"]
@@ -99,7 +99,7 @@ def test_constant_outputs_are_not_flattered(text, monkeypatch):
         assert figures["infilling/repetition"].value > 0.8
 
 
-def test_what_is_written_into_masks():
+def test_continuation_of_a_masked_model_equals_its_unmasked_text():
     """What unmasking adds to the text counts, also for a model from elsewhere."""
     texts = ["x = 1\n", "def f():\n    "]
     for one in (trained("encoder", "masked_lm"), trained("encoder")):
@@ -108,7 +108,7 @@ def test_what_is_written_into_masks():
         assert [text + more for text, more in zip(texts, written, strict=True)] == whole
 
 
-def test_samples_fill_masks_in_random_order_and_without_top_p():
+def test_sampling_unmasks_in_random_order_without_top_p():
     greedy, sampled = (
         generations.unmasking_options(Decoding(max_new=4, temperature=x, top_p=0.9))
         for x in (0.0, 1.0)
@@ -118,13 +118,13 @@ def test_samples_fill_masks_in_random_order_and_without_top_p():
 
 
 @pytest.mark.slow
-def test_what_a_model_writes_is_the_same_every_time():
+def test_infilling_is_deterministic():
     one = model_of("fill_in_the_middle")
     first, second = (infilling(one, prompts=2, max_new=3) for _ in range(2))
     assert first == second and first[0].name == "infilling"
 
 
-def test_models_that_cannot_write_are_refused():
+def test_models_that_cannot_generate_are_rejected():
     for name, builder, words in (
         ("next_sentence_prediction", "encoder", ["encoder"]),
         ("span_corruption", "encoder_decoder", ["'encoder_decoder'", "infill"]),

@@ -1,4 +1,4 @@
-"""Held-out loss under other objectives: the same rows for every model, and clear refusals."""
+"""Held-out loss under other objectives: the same rows for every model, and rejected objectives."""
 
 import dataclasses
 import functools
@@ -65,14 +65,14 @@ def scores(layout, objective, params=None):
 
 
 @pytest.mark.slow
-def test_models_of_two_layouts_are_given_the_same_rows():
+def test_models_of_two_layouts_are_evaluated_on_the_same_rows():
     (one,), (other,) = (scores(x, prefix_lm(tiny.IDS)) for x in ("decoder", "encoder_decoder"))
     assert (one.targets, one.baseline) == (other.targets, other.baseline)
     assert one.loss != other.loss
 
 
 @pytest.mark.slow
-def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
+def test_run_is_evaluated_on_the_available_devices(tmp_path):
     """A model trained on 16 devices with 12 rows a step has the loss and the costs of one device.
 
     Here there are eight devices.
@@ -83,32 +83,32 @@ def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
     )
     with refuses(ValueError, "16", "8"):
         tiny.planned(elsewhere)
-    here = planning.plan_evaluation(elsewhere)
-    assert here.mesh.shape["fsdp"] == 8
-    here = here._replace(corpus=own.plan.corpus)
-    state = abstract_state_of(here).shapes.params
+    evaluation = planning.plan_evaluation(elsewhere)
+    assert evaluation.mesh.shape["fsdp"] == 8
+    evaluation = evaluation._replace(corpus=own.plan.corpus)
+    state = abstract_state_of(evaluation).shapes.params
     params = jax.device_put(own.saved.params, jax.tree.map(lambda x: x.sharding, state))
     (one,) = scores("decoder", causal_lm(tiny.IDS))
-    (found,) = evaluator_under(here, causal_lm(tiny.IDS), TOKENS, ROW)(params)
+    (found,) = evaluator_under(evaluation, causal_lm(tiny.IDS), TOKENS, ROW)(params)
     assert found.loss == pytest.approx(one.loss, rel=1e-5) and found.targets == one.targets
     saved, directory = types.SimpleNamespace(step=1), str(tmp_path)
     alone = tiny.planned(dataclasses.replace(elsewhere, mesh=lambda: tiny.mesh_of(1)))
     costs = (
         cost(types.SimpleNamespace(plan=one, saved=saved, directory=directory), steps=1)
-        for one in (here, alone)
+        for one in (evaluation, alone)
     )
     assert next(costs) == next(costs)
 
 
 @pytest.mark.slow
-def test_rows_have_the_tokens_asked_for():
+def test_evaluated_rows_have_the_requested_tokens():
     """Every token is a target of causal language modeling, including the ends of documents."""
     (score,) = scores("decoder", causal_lm(tiny.IDS))
     assert score.targets == TOKENS
 
 
 @pytest.mark.slow
-def test_a_model_whose_outputs_are_constant_is_not_flattered():
+def test_constant_model_has_a_negative_gain():
     nothing = jax.tree.map(lambda x: 0 * x, subject("decoder").saved.params)
     (score,) = scores("decoder", causal_lm(tiny.IDS), nothing)
     assert score.loss == pytest.approx(np.log(128), rel=1e-5)
@@ -120,7 +120,7 @@ def test_a_model_whose_outputs_are_constant_is_not_flattered():
     assert (one.name, one.value) == ("loss_under/causal_lm", pytest.approx(np.log(128), rel=1e-5))
 
 
-def test_a_term_without_a_baseline_does_not_count_in_the_mean(monkeypatch):
+def test_terms_without_a_baseline_are_left_out_of_the_mean(monkeypatch):
     found = Score("all", "tokens", 3.0, 4.0, 9), Score("all", "next_latent", 0.1, None, 9)
     monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: found)
     small = dict(objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
@@ -139,7 +139,7 @@ def test_a_term_without_a_baseline_does_not_count_in_the_mean(monkeypatch):
         (causal_lm, ""),
     ],
 )
-def test_objectives_that_a_run_was_trained_on_are_noted(trained, note, monkeypatch):
+def test_note_names_the_objectives_of_training(trained, note, monkeypatch):
     score = Score("all", "tokens", 1.0, 2.0, 10)
     monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
     one = subject("encoder_decoder")
@@ -149,7 +149,7 @@ def test_objectives_that_a_run_was_trained_on_are_noted(trained, note, monkeypat
     assert mean.note == note and mean.value == 0.5
 
 
-def test_an_objective_that_the_vocabulary_cannot_have_is_one_that_cannot_be_computed(monkeypatch):
+def test_objective_without_its_special_ids_counts_as_not_computable(monkeypatch):
     score = Score("all", "tokens", 1.0, 2.0, 10)
     monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
     asked = dict(objectives=["causal_lm", "masked_lm"], row_tokens=ROW)  # The ids have no mask.
@@ -158,7 +158,7 @@ def test_an_objective_that_the_vocabulary_cannot_have_is_one_that_cannot_be_comp
     assert "No mean: it cannot compute masked_lm." in mean.note
 
 
-def test_settings_make_no_other_noise():
+def test_settings_do_not_distinguish_noises():
     of = heldout_loss.noises_of
     assert of(masked_lm(ENCODER_IDS)) == of(masked_lm(ENCODER_IDS, rate=0.4))
     # distinguished by the functions that a function is given
@@ -167,7 +167,7 @@ def test_settings_make_no_other_noise():
     assert of(token_deletion(tiny.IDS)) != of(token_masking(ENCODER_IDS))
 
 
-def test_the_noise_of_ones_own_function_is_named_with_a_table_too():
+def test_noise_of_a_user_function_is_named_despite_array_arguments():
     """As in docs/own_objective.md: a function of a table, for each document."""
 
     def mask_by_table(table, key, document, lengths):
@@ -182,18 +182,18 @@ def test_the_noise_of_ones_own_function_is_named_with_a_table_too():
 
 
 @pytest.mark.slow
-def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
+def test_mean_is_missing_if_an_objective_cannot_be_computed():
     small = dict(tokens=TOKENS, row_tokens=ROW)
     summary, one = loss_under(subject("encoder"), objectives=["masked_lm", "causal_lm"], **small)
-    output = "No mean: it cannot compute causal_lm. "
-    assert math.isnan(summary.value) and summary.note.startswith(output)
+    reason = "No mean: it cannot compute causal_lm. "
+    assert math.isnan(summary.value) and summary.note.startswith(reason)
     assert one.name == "loss_under/masked_lm"
     with refuses(ValueError, "row_tokens", "1", "0"):
         loss_under(subject("encoder"), objectives=["masked_lm"], tokens=TOKENS, row_tokens=0)
 
 
 @pytest.mark.slow
-def test_rows_longer_than_those_of_training_are_noted():
+def test_rows_longer_than_in_training_give_a_warning():
     one = subject("decoder")
     short = dataclasses.replace(one.plan.run, sequence_lengths={"decoder": 16})
     one = types.SimpleNamespace(plan=one.plan._replace(run=short), saved=one.saved)
@@ -201,7 +201,7 @@ def test_rows_longer_than_those_of_training_are_noted():
         loss_under(one, objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
 
 
-def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
+def test_errors_during_evaluation_are_not_reported_as_refusals(monkeypatch):
     error = ValueError("row 7")
 
     def evaluator_under(*_):
@@ -229,7 +229,9 @@ def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
         ("encoder_decoder", "causal_lm", ["inputs", "targets"], "span_corruption"),
     ],
 )
-def test_what_a_model_cannot_compute_is_refused_with_what_it_can(layout, name, missing, possible):
+def test_uncomputable_objective_is_rejected_with_the_computable_ones(
+    layout, name, missing, possible
+):
     with refuses(ValueError, f"'{layout}'", name, *missing, possible):
         heldout_loss.evaluator(subject(layout).plan, name, row_tokens=ROW)
     with refuses(ValueError, *missing):
@@ -237,7 +239,7 @@ def test_what_a_model_cannot_compute_is_refused_with_what_it_can(layout, name, m
 
 
 @pytest.mark.slow
-def test_sentinels_and_positions_are_those_that_there_are(tmp_path):
+def test_rows_beyond_sentinels_or_positions_are_rejected(tmp_path):
     with refuses(ValueError, "18", "16"):
         heldout_loss.evaluator(subject("decoder").plan, "t5", row_tokens=360)
     one = subject("decoder").plan

@@ -48,7 +48,7 @@ def test_two_variants_above_chance_are_informative():
         assert informative.why_figure_is_not_informative(found, found.columns[0]) == ""
 
 
-def test_a_variant_at_chance_is_not_informative():
+def test_variants_at_chance_are_not_informative():
     both = summarized({("a", FIGURE): -0.2, ("b", FIGURE): -0.2})
     assert 'neither "b" nor "a"' in why(both) and "(0.5)" in why(both)
     worse = summarized({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})  # a difference that holds
@@ -57,12 +57,12 @@ def test_a_variant_at_chance_is_not_informative():
     assert not difference(floor).is_significant and why(floor)
 
 
-def test_a_difference_that_holds_is_informative_if_one_variant_is_above_chance():
+def test_significant_difference_with_one_variant_above_chance_is_informative():
     found = summarized({("a", FIGURE): -0.2})
     assert difference(found).is_significant and why(found) == ""
 
 
-def test_a_variant_below_the_bag_of_words_is_not_informative():
+def test_variant_below_the_bag_of_words_is_not_informative():
     for part, words in informative.MODEL_FREE_PARTS.items():
         found = summarized(parts={part: 0.8})
         assert words in why(found) and "(0.8)" in why(found)
@@ -70,7 +70,7 @@ def test_a_variant_below_the_bag_of_words_is_not_informative():
     assert why(summarized(HELD, parts={"/bag_of_words": 0.8})) == ""
 
 
-def test_a_learning_rate_at_the_edge_of_its_grid_is_not_informative():
+def test_learning_rate_at_the_edge_of_its_grid_is_not_informative():
     for edge in (0.1, 0.3):
         found = summarized(HELD, peaks={("b", 3): edge})
         assert "1 of 10 runs" in why(found) and f"({edge:g}, grid from 0.1 to 0.3)" in why(found)
@@ -78,7 +78,7 @@ def test_a_learning_rate_at_the_edge_of_its_grid_is_not_informative():
     assert why(third, "b") == "" and why(third, "c")
 
 
-def test_a_run_without_the_ends_of_its_grid_does_not_count_as_at_an_edge():
+def test_run_without_grid_ends_does_not_count_as_at_an_edge():
     found = summarized(HELD, peaks={("a", 0): 0.1, ("b", 3): 0.3})
     ends = (f"{FIGURE}/peak/smallest", f"{FIGURE}/peak/largest")
     parts = [
@@ -88,7 +88,7 @@ def test_a_run_without_the_ends_of_its_grid_does_not_count_as_at_an_edge():
     assert "1 of 5 runs" in why(found._replace(parts=parts))
 
 
-def test_no_difference_without_a_positive_control_is_not_informative():
+def test_equality_without_a_positive_control_is_not_informative():
     def why_no_difference(found, controls=()):
         return informative.why_equality_is_not_shown(found, difference(found), controls)
 
@@ -107,7 +107,7 @@ def test_no_difference_without_a_positive_control_is_not_informative():
 
 
 @pytest.mark.parametrize("seeds, is_shown", [(range(3), True), ([0], False)])
-def test_a_figure_without_spread_counts_by_its_value(seeds, is_shown):
+def test_figure_without_variance_is_judged_by_its_value(seeds, is_shown):
     made = planted.results(["a", "b"], seeds)
     equal = [m._replace(figure=m.figure._replace(value=0.9)) for m in made.measurements]
     found = summary_of(made._replace(measurements=equal))
@@ -116,7 +116,7 @@ def test_a_figure_without_spread_counts_by_its_value(seeds, is_shown):
     assert not informative.is_shown_better(column, "a", 0.9)
 
 
-def test_a_report_says_which_figures_are_not_informative():
+def test_report_names_figures_that_are_not_informative():
     found = summarized({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})
     (claim,) = wording.significant(found)
     (line,) = wording.not_informative(found)

@@ -34,7 +34,7 @@ def answering(monkeypatch, scores_of):
     )
 
 
-def test_who_knows_the_answers_is_always_right_and_who_knows_the_others_never(monkeypatch):
+def test_knowing_the_answers_scores_1_and_wrong_answers_0(monkeypatch):
     for sign, expected in ((1.0, 1.0), (-1.0, 0.0)):
         scores = {q.text: sign * (np.arange(len(q.answers)) < q.right) for q in QUESTIONS}
         answering(monkeypatch, lambda one, scores=scores: scores[one.text])
@@ -52,7 +52,7 @@ def test_who_knows_the_answers_is_always_right_and_who_knows_the_others_never(mo
     ("builder", "objective"),
     [("decoder", "causal_lm"), ("encoder", "masked_lm"), ("decoder", "fill_in_the_middle")],
 )
-def test_a_model_that_knows_nothing_is_worth_chance_exactly(builder, objective):
+def test_constant_model_scores_exactly_chance(builder, objective):
     """All answers have the same number of tokens, so constant outputs do not prefer any of them."""
     task = reversal(seed=3, people=3, choices=3)
     even = SyntheticTask(
@@ -65,7 +65,7 @@ def test_a_model_that_knows_nothing_is_worth_chance_exactly(builder, objective):
         assert figure.value == pytest.approx(figure.baseline) == pytest.approx(1 / 3)
 
 
-def test_the_questions_are_those_of_the_seed_of_the_run(monkeypatch):
+def test_questions_depend_on_the_seed_of_the_run(monkeypatch):
     of = subject(of=reversal)
     assert (
         known_answers.synthetic_task_of(of).questions
@@ -74,10 +74,10 @@ def test_the_questions_are_those_of_the_seed_of_the_run(monkeypatch):
     )
 
 
-def test_errors():
+def test_runs_without_synthetic_questions_and_classifiers_are_rejected():
     one = trained("decoder", "causal_lm")
-    for corpus, output in ((None, "none"), (Partial(python_library), "python_library")):
-        with refuses(ValueError, output, "corpora.synthetic_documents"):
+    for corpus, named in ((None, "none"), (Partial(python_library), "python_library")):
+        with refuses(ValueError, named, "corpora.synthetic_documents"):
             known_answers.synthetic_questions(subject_of(one, corpus=corpus))
     with refuses(ValueError, "classify"):
         classifier = trained("encoder", "sequence_classification", num_classes=3)
@@ -92,7 +92,7 @@ def classified(*, seed):
 
 
 @pytest.mark.slow
-def test_a_probe_reads_the_classes_of_a_synthetic_task():
+def test_probe_reads_the_classes_of_a_synthetic_task():
     """Features that show the class give every answer, and constant features give none."""
     for constant, accuracy in ((False, 1.0), (True, 0.5)):
         subject = subject_of_world("encoder", "masked_lm", classified, constant=constant)
@@ -102,7 +102,7 @@ def test_a_probe_reads_the_classes_of_a_synthetic_task():
         assert found["classify/bag_of_words"].value == 1.0
 
 
-def test_a_synthetic_task_without_classes_is_refused():
+def test_synthetic_task_without_classes_is_rejected():
     subject = subject_of_world("encoder", "masked_lm", reversal)
     with refuses(ValueError, "classes", "runs/proteins.gin"):
         probes.classify(subject, task="synthetic_classes")

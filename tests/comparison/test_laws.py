@@ -39,7 +39,7 @@ def law(directory):
 
 
 @pytest.mark.slow
-def test_a_planted_law_lies_within_its_intervals(law):
+def test_planted_law_lies_within_its_intervals(law):
     assert law.figure == "loss_under/causal_lm" and len(law.points) == 24
     for true, low, high in zip(planted.LAW, law.fit.low, law.fit.high):
         assert low < true < high
@@ -51,7 +51,7 @@ def test_a_planted_law_lies_within_its_intervals(law):
 
 
 @pytest.mark.slow
-def test_the_work_of_each_size_is_its_own():
+def test_flops_per_token_are_fitted_to_each_size():
     """Small models take fewer FLOPs per parameter, so the work is fitted to each size."""
     runs = [r._replace(flops_per_token=2.5 * r.parameters**1.05) for r in planted.scaling().runs]
     (law,) = laws_of_comparisons.laws_of(planted.scaling()._replace(runs=runs))
@@ -66,7 +66,7 @@ def test_the_work_of_each_size_is_its_own():
 
 
 @pytest.mark.slow
-def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
+def test_report_shows_the_law_and_claims_no_differences(directory, law):
     report.write(directory)
     text, short = (directory / "report.html").read_text(), (directory / "report.md").read_text()
     output = f"over 24 runs is {100 * law.error:.2g}%"
@@ -79,7 +79,7 @@ def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
 
 
-def test_a_comparison_that_is_half_done_has_no_law_yet():
+def test_incomplete_comparison_has_no_law():
     found = planted.scaling(seeds=[0])
     found = found._replace(runs=found.runs[:4], measurements=found.measurements[:8])
     (line,) = wording.findings(summary_of(found))
@@ -96,7 +96,7 @@ def test_a_comparison_that_is_half_done_has_no_law_yet():
         (planted.scaling()._replace(measurements=[]), "loss"),
     ],
 )
-def test_what_gives_no_law_is_refused(made, named, tmp_path, capsys):
+def test_results_without_a_law_are_rejected_by_plan(made, named, tmp_path, capsys):
     if made is not None:
         results.write(tmp_path, made)
     with refuses(SystemExit, 2):
@@ -105,7 +105,7 @@ def test_what_gives_no_law_is_refused(made, named, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_losses_that_rise_give_no_law():
+def test_rising_losses_give_no_law():
     rising = [
         m._replace(figure=m.figure._replace(value=20 - m.figure.value))
         for m in planted.scaling().measurements
@@ -115,7 +115,7 @@ def test_losses_that_rise_give_no_law():
 
 
 @pytest.mark.slow
-def test_a_plan_takes_the_law_and_warns_far_from_its_runs(directory, law, monkeypatch, capsys):
+def test_plan_uses_the_law_and_warns_far_from_its_runs(directory, law, monkeypatch, capsys):
     monkeypatch.setattr(plan, "law_of_directory", lambda name: {str(directory): law}[name])
     best = law.fit.law.optimum(1e14, law.work)
     plan.main(["--flops=1e14", f"--law={directory}"])

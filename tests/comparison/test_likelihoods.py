@@ -35,11 +35,11 @@ GIVEN, REST = "Ada wrote", " all of it"
         ("decoder", [], EXACT),
     ],
 )
-def test_kinds(builder, names, kind):
+def test_likelihood_kind_follows_the_objective(builder, names, kind):
     assert likelihood_form(trained(builder, *names)).kind == kind
 
 
-def test_a_mixture_is_read_by_the_member_that_completes():
+def test_mixture_uses_its_completing_member():
     one = trained("encoder_decoder", "span_corruption", "prefix_lm")
     assert likelihood_form(one).form.mode == "complete"
     with refuses(ValueError, "embed", "likelihood"):
@@ -57,7 +57,7 @@ def test_a_mixture_is_read_by_the_member_that_completes():
         ("encoder_decoder", "bart", GIVEN, f"{GIVEN}{REST}"),
     ],
 )
-def test_prompts_are_those_of_training(builder, name, given, rest):
+def test_log_probs_match_score_with_training_prompts(builder, name, given, rest):
     """The log-probabilities equal those of `score`, which adds end-of-sequence to an answer."""
     one = trained(builder, name)
     texts = CODEC.encode(GIVEN), CODEC.encode(REST)
@@ -68,7 +68,7 @@ def test_prompts_are_those_of_training(builder, name, given, rest):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_a_masked_model_predicts_each_token_from_all_others():
+def test_masked_model_predicts_each_token_from_all_others():
     one = trained("encoder", "masked_lm")
     texts = [(CODEC.encode("Ada"), CODEC.encode("it")), ([], CODEC.encode("Adait"))]
     first, second = log_probs(one, likelihood_form(one), texts)

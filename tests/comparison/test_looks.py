@@ -41,7 +41,7 @@ def ended(random, draws: int, effect: float = 0.0, pairs: int = 4, looks: int = 
     return seeds, claimed
 
 
-def test_a_false_claim_at_any_look_is_as_rare_as_at_one():
+def test_false_claims_at_any_look_stay_below_the_level():
     """A claim at any of the looks counts, whatever ended the comparison."""
     random, draws = np.random.default_rng(0), 10_000
     for pairs in (1, 4):
@@ -52,7 +52,7 @@ def test_a_false_claim_at_any_look_is_as_rare_as_at_one():
     assert claimed.sum() > 0.08 * draws
 
 
-def test_what_a_large_effect_saves():
+def test_seeds_saved_by_large_effects_match_the_docs():
     """As docs/comparing.md says."""
     random = np.random.default_rng(1)
     one, claimed = ended(random, 4000, effect=3.0, pairs=1)
@@ -79,7 +79,7 @@ def test_each_look_has_its_share_of_the_level():
 
 
 @pytest.mark.slow
-def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
+def test_early_ending_keeps_false_claims_below_the_level(monkeypatch):
     """A variant is compared with itself, with a smallest effect.
 
     The comparison ends if the difference is small, as well as if it is significant.
@@ -87,12 +87,15 @@ def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
     random, comparisons, false, early = np.random.default_rng(3), 400, 0, 0
     for _ in range(comparisons):
-        every = simulated(random, "ab", 2, seeds=LOOKS[-1])
+        all_figures = simulated(random, "ab", 2, seeds=LOOKS[-1])
         for look in LOOKS:
-            some = {
-                y: {v: dict([*s.items()][:look]) for v, s in of.items()} for y, of in every.items()
+            figures = {
+                name: {
+                    variant: dict([*seeds.items()][:look]) for variant, seeds in by_variant.items()
+                }
+                for name, by_variant in all_figures.items()
             }
-            found = differences(some, None, len(LOOKS))
+            found = differences(figures, None, len(LOOKS))
             if not undecided(found, {"eval_metric_0": 2.0}):
                 break
         early += look < LOOKS[-1]
@@ -100,7 +103,7 @@ def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
     assert false <= at_most_five_in_a_hundred(comparisons) and early > 0.2 * comparisons
 
 
-def test_what_is_decided():
+def test_undecided_differences_depend_on_significance_and_smallest_effect():
     figures = {
         "y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {0: 1.1, 1: 2.2, 2: 3.3}},  # +0.2, ± 0.25
         "z": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {0: 9.0, 1: 7.0, 2: 2.0}},
@@ -114,7 +117,7 @@ def test_what_is_decided():
         undecided(found, {"x": 1.0})
 
 
-def test_looks_end_with_the_seeds():
+def test_last_look_uses_all_seeds():
     assert compared().planned_looks == () and check(compared())
     assert check(compared(looks=[2, 4], smallest_effects={"len": 0.1})).planned_looks == (2, 4, 5)
 
@@ -130,12 +133,12 @@ def test_looks_end_with_the_seeds():
         (dict(smallest_effects={"len": 0.0}), ("smallest_effects", 0.0)),
     ],
 )
-def test_looks_that_cannot_be_planned(fields, named):
+def test_invalid_looks_are_rejected(fields, named):
     with refuses(ValueError, *named):
         check(compared(**fields))
 
 
-def test_looks_are_not_changed_after_results(tmp_path):
+def test_changed_looks_are_rejected_after_results(tmp_path):
     check_looks(compared(directory=str(tmp_path), looks=[3]))  # There are no looks.
     made = planted.results(["a", "b"])
     results.write(tmp_path, made._replace(setup=made.setup._replace(looks=(3, 5))))
@@ -149,7 +152,7 @@ def test_looks_are_not_changed_after_results(tmp_path):
             check_looks(compared(directory=str(tmp_path), **fields))
 
 
-def test_looks_are_not_changed_after_a_pilot(tmp_path):
+def test_changed_looks_are_rejected_after_a_pilot(tmp_path):
     """A pilot has shown figures of the first seeds, although it writes no results."""
     keep_looks(compared(directory=str(tmp_path)))
     check_looks(compared(directory=str(tmp_path), seeds=range(8)))
@@ -167,23 +170,23 @@ def test_looks_are_not_changed_after_a_pilot(tmp_path):
         (5, (4,), 8, [[0, 1, 2], [3, 4], [5, 6, 7]]),
     ],
 )
-def test_seeds_run_up_to_the_look_that_decides(monkeypatch, decided, failing, expected, run):
+def test_seeds_run_up_to_the_deciding_look(monkeypatch, decided, failing, expected, run):
     trials = [SimpleNamespace(seed=seed) for seed in range(8) for _ in "ab"]
     begun = []
 
-    def run_some(some):
-        begun.append(list(dict.fromkeys(trial.seed for trial in some)))
-        return [trial for trial in some if trial.seed in failing]
+    def run_trials(batch):
+        begun.append(list(dict.fromkeys(trial.seed for trial in batch)))
+        return [trial for trial in batch if trial.seed in failing]
 
-    monkeypatch.setattr(comparing, "ends_early", lambda _, some: len(some) >= 2 * decided)
+    monkeypatch.setattr(comparing, "ends_early", lambda _, finished: len(finished) >= 2 * decided)
     one = compared(seeds=range(8), looks=[3, 5])
-    some, failed = comparing.run_to_the_last_look(one, trials, run_some)
-    assert begun == run and len(some) == 2 * expected
+    finished, failed = comparing.run_to_the_last_look(one, trials, run_trials)
+    assert begun == run and len(finished) == 2 * expected
     assert [trial.seed for trial in failed] == [seed for seed in failing for _ in "ab"]
 
 
 @pytest.mark.slow
-def test_reports_say_at_which_look_it_ended():
+def test_reports_name_the_look_of_an_early_end():
     effect = {("40%", name): 1.0 for name in planted.EVAL_METRICS}
     made = planted.results(["15%", "40%"], range(5), effect)
 

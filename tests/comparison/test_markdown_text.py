@@ -53,7 +53,7 @@ def rendered(request):
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_escaped_text_is_shown_as_it_is(rendered, text):
+def test_escaped_text_is_rendered_literally(rendered, text):
     line = " ".join(text.split())
     assert rendered(escaped(text)) == line
     assert rendered(f"- {escaped(text)}") == line
@@ -64,7 +64,7 @@ def test_escaped_text_is_shown_as_it_is(rendered, text):
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_code_is_shown_as_it_is(rendered, text):
+def test_code_is_rendered_literally(rendered, text):
     assert rendered(f"- {code(text)}") == " ".join(text.split())
 
 
@@ -74,7 +74,7 @@ def test_prose_keeps_code_and_escapes_the_rest(rendered):
     assert "<code>a&lt;b</code>" in by_markdown_it(prose(text))
 
 
-def test_numbers_and_names_of_figures_stay_readable():
+def test_numbers_and_figure_names_are_not_escaped():
     for text in (
         "synthetic_answers/filled_in",
         "+0.036",
@@ -86,7 +86,7 @@ def test_numbers_and_names_of_figures_stay_readable():
 
 
 @pytest.mark.slow
-def test_a_report_loses_nothing(rendered):
+def test_report_shows_hostile_text_completely(rendered):
     hostile = [" ".join(text.split()) for text in HOSTILE]
     made = planted.results([*hostile, "b"], seeds=[0, 1])
     refused, failed, *others = made.runs

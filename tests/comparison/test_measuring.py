@@ -26,7 +26,7 @@ def sized(subject, *, layers=(), text=b"", times: int = 1) -> list[Figure]:
     return [Figure("sized", len(layers) * times, "layers", LOWER)]
 
 
-def test_settings_that_json_lacks_are_kept_with_the_defaults(tmp_path):
+def test_settings_without_a_json_type_are_stored_with_the_defaults(tmp_path):
     subject = SimpleNamespace(directory=str(tmp_path), step=3, corpus=None)
     measuring.measured(subject, {"sized": Partial(sized, layers={"c", "a", "b"}, text=b"x")})
     line = json.loads((tmp_path / "evaluation/eval_metrics.jsonl").read_text())
@@ -49,16 +49,16 @@ def warned(subject, *, others: bool = False) -> list[Figure]:
     ]
 
 
-def test_texts_longer_than_the_rows_of_training_are_noted():
+def test_texts_longer_than_training_rows_are_noted():
     first, part = kept_figures.measure(warned, None)
-    output = "texts have up to 168 slots of the encoder, but training rows had 128"
-    assert first.note == f"of 3 texts; {output}" and not part.note
+    note = "texts have up to 168 slots of the encoder, but training rows had 128"
+    assert first.note == f"of 3 texts; {note}" and not part.note
     with warns(UserWarning, "unrelated"):
         kept_figures.measure(Partial(warned, others=True), None)
 
 
 @pytest.mark.parametrize("name", EVAL_METRICS)
-def test_settings_that_no_eval_metric_can_have_are_named(name, few_library_files):
+def test_invalid_eval_metric_settings_are_named(name, few_library_files):
     """A number that is too small or missing, a list that is empty, or a word."""
     needed = {"loss_under": {"objectives": ["causal_lm"]}, "retrieve": {"candidates": 4}}
     subject = subject_of(trained("decoder", "causal_lm"))
@@ -92,7 +92,7 @@ def named_sized(returned):
         ([Figure("sized", 1.0, "x", LOWER)] * 2, ["sized, sized"]),
     ],
 )
-def test_what_reports_would_mistake_is_refused(returned, values):
+def test_ambiguous_figures_are_rejected(returned, values):
     with refuses(ValueError, "sized", *values):
         kept_figures.measure(named_sized(returned), None)
 
@@ -103,7 +103,7 @@ def last_of(run_dir, step, eval_metric):
     return measured
 
 
-def test_values_of_arrays_are_kept_as_numbers(tmp_path):
+def test_array_values_are_stored_as_numbers(tmp_path):
     of_array = Figure("sized", np.float32(0.5), "x", LOWER, baseline=np.float32(2.0))
     part = of_array._replace(name="sized/part", baseline=math.nan)
     figure, part = kept_figures.measure(named_sized([of_array, part]), None)
@@ -112,7 +112,7 @@ def test_values_of_arrays_are_kept_as_numbers(tmp_path):
     assert last_of(str(tmp_path), 3, sized).figures[0].value == 0.5
 
 
-def test_the_latest_figures_of_a_step_count(tmp_path):
+def test_latest_figures_of_a_step_are_read(tmp_path):
     eval_metric, run = Partial(sized, times=2), str(tmp_path)
     for step, value in ((3, 1.0), (3, 2.0), (4, float("nan"))):
         figure = Figure("sized", value, "layers", LOWER)
@@ -132,7 +132,7 @@ def module_of(folder, monkeypatch, name: str, text: str):
     return importlib.import_module(name)
 
 
-def test_a_eval_metric_whose_file_has_changed_is_measured_again(tmp_path, monkeypatch):
+def test_changed_eval_metric_file_is_measured_again(tmp_path, monkeypatch):
     def mine(text: str):
         return module_of(tmp_path, monkeypatch, "eval_metrics_of_measuring", text).mine
 
@@ -145,7 +145,7 @@ def test_a_eval_metric_whose_file_has_changed_is_measured_again(tmp_path, monkey
     assert last_of(str(tmp_path), 3, mine(code.replace("1", "22"))) is None
 
 
-def test_a_version_counts_instead_of_the_file(tmp_path, monkeypatch):
+def test_figures_version_takes_precedence_over_the_file(tmp_path, monkeypatch):
     def mine(text: str):
         return module_of(tmp_path, monkeypatch, "versions_of_measuring", text).mine
 
@@ -155,7 +155,7 @@ def test_a_version_counts_instead_of_the_file(tmp_path, monkeypatch):
     assert last_of(str(tmp_path), 3, mine(code.replace("VERSION = 1", "VERSION = 22"))) is None
 
 
-def test_a_run_whose_synthetic_task_has_changed_is_measured_again(tmp_path, monkeypatch):
+def test_run_with_a_changed_synthetic_task_is_measured_again(tmp_path, monkeypatch):
     def corpus(text: str):
         task = module_of(tmp_path, monkeypatch, "synthetic_task_of_measuring", text).drawn
         return Partial(synthetic_documents, task=task)
@@ -166,7 +166,7 @@ def test_a_run_whose_synthetic_task_has_changed_is_measured_again(tmp_path, monk
     assert read_measured(run, [3], [sized], corpus(code.replace("1", "22"))) == {3: [None]}
 
 
-def test_a_line_without_a_version_is_measured_again(tmp_path):
+def test_line_without_a_version_is_measured_again(tmp_path):
     """For example, a version that an earlier pretrax kept with a checksum of its code."""
     write_measured(str(tmp_path), 3, sized, Measured((), "no such model"))
     file = tmp_path / "evaluation/eval_metrics.jsonl"
@@ -176,6 +176,6 @@ def test_a_line_without_a_version_is_measured_again(tmp_path):
 
 
 @pytest.mark.parametrize("name", EVAL_METRICS)
-def test_eval_metrics_that_ship_have_a_version(name):
+def test_built_in_eval_metrics_have_a_version(name):
     module = sys.modules[EVAL_METRICS[name].__module__]
     assert kept_figures.version_of(EVAL_METRICS[name]) == module.FIGURES_VERSION >= 1

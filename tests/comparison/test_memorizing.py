@@ -1,4 +1,4 @@
-"""Memorization: figures computed by hand, and models and runs that are refused."""
+"""Memorization: figures computed by hand, and rejected models and runs."""
 
 import types
 
@@ -36,7 +36,7 @@ def subject(builder="decoder", objective="causal_lm", constant=False, **settings
     return one
 
 
-def test_figures_of_known_answers(monkeypatch):
+def test_memorization_figures_match_hand_computed_values(monkeypatch):
     """The first planted passage is repeated exactly, and the second with one wrong token."""
     asked = []
 
@@ -57,7 +57,7 @@ def test_figures_of_known_answers(monkeypatch):
     assert figures["memorization"].better == "lower"
 
 
-def test_an_answer_that_ends_early_is_not_repeated(monkeypatch):
+def test_empty_answers_count_as_not_memorized(monkeypatch):
     none = lambda trained, prompts, decoding: [  # noqa: E731
         [types.SimpleNamespace(tokens=[])] for _ in prompts
     ]
@@ -65,12 +65,12 @@ def test_an_answer_that_ends_early_is_not_repeated(monkeypatch):
     assert not any(figure.value for figure in memorization(subject(), prompt_tokens=6, tokens=4))
 
 
-def test_a_model_that_knows_nothing_repeats_nothing():
+def test_constant_model_memorizes_nothing():
     figures = by_name(memorization(subject(constant=True), prompt_tokens=6, tokens=4))
     assert figures["memorization"].value == figures["memorization/matched"].value == 0
 
 
-def test_refusals():
+def test_unsuitable_passages_models_and_corpora_are_rejected():
     with refuses(ValueError, "12", "13"):
         memorization(subject(), prompt_tokens=6, tokens=7)
     with refuses(ValueError, "encoder_decoder", "causal_lm"):
@@ -81,7 +81,7 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("inner", [python_library, Partial(python_library, heldout_every=20)])
-def test_metrics_that_read_the_library_refuse_planted_passages(inner):
+def test_library_metrics_reject_planted_library_passages(inner):
     one = subject_of(
         trained("decoder", "causal_lm"), corpus=Partial(planted_passages, corpus=inner)
     )

@@ -1,4 +1,4 @@
-"""A pilot claims no more than two seeds can show, and its numbers of seeds hold in simulations."""
+"""A pilot claims no more than two seeds can show, and simulations confirm its numbers of seeds."""
 
 import math
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def covered(hits: int, draws: int) -> bool:
     return abs(hits / draws - COVERED) <= 3 * math.sqrt(COVERED * (1 - COVERED) / draws)
 
 
-def test_the_noise_of_two_variants_is_that_of_their_differences():
+def test_noise_of_two_variants_is_the_deviation_of_their_differences():
     one = noise_of(column([[1, 3], [2, 7]]))  # differences of 1 and 4
     assert one.freedom == 1 and one.deviation == pytest.approx(3 / math.sqrt(2))
     low, high = one.interval
@@ -54,7 +54,7 @@ def test_the_noise_of_two_variants_is_that_of_their_differences():
     assert high == pytest.approx(one.deviation / math.sqrt(0.015791), rel=1e-4)
 
 
-def test_the_noise_of_several_variants_is_pooled():
+def test_noise_of_several_variants_is_pooled():
     random = np.random.default_rng(0)
     shared, own = random.normal(0, 5, (400, 1, 2)), random.normal(0, 3, (400, 6, 2))
     noises = [noise_of(column(values)) for values in 7 + shared + own]
@@ -65,14 +65,14 @@ def test_the_noise_of_several_variants_is_pooled():
     assert covered(sum(low <= true <= high for low, high in ends), len(ends))
 
 
-def test_a_variant_that_lacks_seeds_does_not_count():
+def test_variant_with_missing_seeds_is_left_out_of_the_noise():
     one = column([[1, 3], [2, 7], [5, 5]])
     assert noise_of(one._replace(values={**one.values, "v2": {0: 5.0}})).freedom == 1
     assert noise_of(column([[1, 2]])).freedom == 0 and noise_of(column([])).freedom == 0
     assert math.isnan(noise_of(column([[1], [2]])).interval[0])
 
 
-def test_intervals_of_a_difference_that_was_seen():
+def test_effect_intervals_have_their_nominal_coverage():
     """The intervals account for the size of the difference as well as for its noise."""
     random, true, seeds, freedom = np.random.default_rng(1), 1.5, 2, 3
     size = true + random.normal(0, 1 / math.sqrt(seeds), 150)
@@ -84,7 +84,7 @@ def test_intervals_of_a_difference_that_was_seen():
     assert 1 < low < high < math.inf
 
 
-def test_the_least_effect_that_seeds_find():
+def test_least_detectable_effect_matches_power_and_seeds():
     for seeds, level in ((2, 0.05), (5, 0.05 / 20), (40, 0.001)):
         least = effect_found(seeds, level)
         assert power(least, seeds, level) == pytest.approx(0.8)
@@ -120,13 +120,13 @@ def test_the_least_effect_that_seeds_find():
         (([[0.7, 0.8]], "share", HIGHER, 0.5), "no two variants"),
     ],
 )
-def test_what_cannot_tell_variants_apart_is_left_out(given, expected):
-    output = reason(*given)
-    assert expected in output if expected else not output
+def test_metric_that_cannot_separate_variants_is_left_out(given, expected):
+    found = reason(*given)
+    assert expected in found if expected else not found
     assert ("more steps may help" in reason(*given, still_falls=True)) == ("baseline" in expected)
 
 
-def test_small_differences_are_no_reason_to_leave_out():
+def test_small_differences_do_not_leave_a_metric_out():
     assert not reason([[0.7, 0.8, 0.6], [0.71, 0.8, 0.6]], "share", HIGHER, 0.5)
 
 
@@ -137,7 +137,7 @@ def made(seeds=(0, 1), **changes):
     return found._replace(setup=found.setup._replace(**changes))
 
 
-def test_a_pilot_says_what_the_differences_that_it_saw_take():
+def test_pilot_states_the_seeds_and_cost_of_observed_differences():
     pilot = pilot_of(summary_of(made()), 5)
     floor, bits, classify = pilot.metrics
     assert "baseline" in floor.leave_out and not floor.needs and pilot.tested == 4
@@ -151,7 +151,7 @@ def test_a_pilot_says_what_the_differences_that_it_saw_take():
     assert pilot.flops == pytest.approx(3 * 1.9e7 * 1.01 * 409_600)
 
 
-def test_a_smallest_effect_takes_the_place_of_those_seen():
+def test_smallest_effect_replaces_observed_differences():
     pilot = pilot_of(summary_of(made(smallest_effects={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
     _, bits, classify = pilot.metrics
     (need,) = bits.needs
@@ -163,32 +163,32 @@ def test_a_smallest_effect_takes_the_place_of_those_seen():
         pilot_of(summary_of(made(smallest_effects={"classfy": 0.1})), 5)
 
 
-def test_a_pilot_of_one_seed_is_refused():
+def test_pilot_of_one_seed_is_rejected():
     with refuses(ValueError, "variants", "seeds"):
         pilot_of(summary_of(made(seeds=[0])), 5)
 
 
-def of_curves(**curves) -> TrainedRun:
+def run_with_curves(**curves) -> TrainedRun:
     return TrainedRun("a", 0, "runs/a", curves={k.replace("_", "/"): v for k, v in curves.items()})
 
 
-def test_how_a_loss_falls_over_the_last_doubling():
+def test_loss_trend_is_measured_over_the_last_doubling():
     x = np.geomspace(100, 6400, 25)
     # It falls by half a nat with each doubling, to 5.
     curve = tuple(zip(x, 8 - 0.5 * np.log2(x / 100)))
     flat = tuple(zip(x, np.full(25, 3.0)))
-    found = loss_trends([of_curves(loss=curve)])["a"]
+    found = loss_trends([run_with_curves(loss=curve)])["a"]
     assert found.curve == "loss"
     assert found.end == pytest.approx(5) and found.share == pytest.approx(0.1)
     # Held-out losses come first. Of several losses, the steepest counts. Metrics do not count.
-    both = of_curves(loss=curve, heldout_all_a=flat, heldout_all_b=((3200, 3.3), (6400, 3.0)))
+    both = run_with_curves(loss=curve, heldout_all_a=flat, heldout_all_b=((3200, 3.3), (6400, 3.0)))
     assert loss_trends([both])["a"] == pytest.approx(("heldout/all/b", 3.0, 0.1))
-    metric = of_curves(loss=flat, metric_all_a=curve, heldout_all_a=((100, 9.0), (6400, 1.0)))
+    metric = run_with_curves(loss=flat, metric_all_a=curve, heldout_all_a=((100, 9.0), (6400, 1.0)))
     assert loss_trends([metric])["a"].curve == "loss"  # A single point has no doubling.
-    assert loss_trends([of_curves()]) == {}
+    assert loss_trends([run_with_curves()]) == {}
     # before the last doubling of the text
     ended = ((100, 9.0), (1600, 5.0), (3200, 3.0), (6400, 3.0))
-    assert loss_trends([of_curves(loss=ended)])["a"].share == pytest.approx(0)
+    assert loss_trends([run_with_curves(loss=ended)])["a"].share == pytest.approx(0)
 
 
 def trial(seed: int, complete: bool = True) -> SimpleNamespace:
@@ -206,11 +206,11 @@ def trial(seed: int, complete: bool = True) -> SimpleNamespace:
         ([trial(7), trial(7, False), trial(3), trial(1), trial(0)], [3, 1, 0]),
     ],
 )
-def test_the_seeds_of_a_pilot(trials, expected):
+def test_pilot_uses_seeds_that_all_variants_completed(trials, expected):
     assert pilot_seeds(trials) == expected
 
 
-def test_what_no_pilot_says_anything_of_is_refused():
+def test_comparisons_unsuitable_for_a_pilot_are_rejected():
     check_pilot(compared())
     with refuses(ValueError, "--power", "budgets"):
         check_pilot(compared(budget={"1M": len}))
@@ -227,7 +227,7 @@ def printed(results) -> str:
 
 
 @pytest.mark.slow
-def test_what_is_printed():
+def test_printed_pilot_states_seeds_costs_and_omissions():
     output = printed(made())
     assert "minimal_pairs: leave it out, since no variant is clearly better than the" in output
     assert "found by 5 seeds" in output and "bits_per_byte 40% against 15% −0." in output
@@ -244,7 +244,7 @@ def test_what_is_printed():
     assert "eval metrics and 2 looks" in both
 
 
-def test_a_eval_metric_without_noise_promises_nothing():
+def test_metric_without_noise_states_no_needed_seeds():
     same = made(seeds=(0,))
     twice = [m._replace(seed=seed) for m in same.measurements for seed in (0, 1)]
     runs = [run._replace(seed=seed) for run in same.runs for seed in (0, 1)]
@@ -255,7 +255,7 @@ def test_a_eval_metric_without_noise_promises_nothing():
 
 
 @pytest.mark.slow
-def test_what_the_documentation_says_of_seeds_chosen_by_a_pilot():
+def test_documented_error_rate_of_pilot_seeds_matches_a_simulation():
     """A pilot of two seeds chooses the number of seeds, at most 30, for two equal variants.
 
     The pilot chooses the number that would find the difference that it measured. The test checks
@@ -282,7 +282,7 @@ def test_what_the_documentation_says_of_seeds_chosen_by_a_pilot():
 
 
 @pytest.mark.slow
-def test_what_the_documentation_says_of_eval_metrics_left_out_by_a_pilot():
+def test_documented_error_rate_of_omitted_metrics_matches_a_simulation():
     """Two variants are at the baseline of every eval metric.
 
     The test checks how often a difference is claimed if the eval metrics that a pilot of two seeds
@@ -294,8 +294,8 @@ def test_what_the_documentation_says_of_eval_metrics_left_out_by_a_pilot():
         x = random.normal(0, 1, (draws, eval_metrics, 2, seeds))
         error = np.sqrt(x[..., :2].var(-1, ddof=1).mean(-1) / 2)
         kept = x[..., :2].mean(-1).max(-1) > pilots.CLEAR * error  # as in `leave_out`
-        some = [not reason(rows, "nats", HIGHER, 0.0) for rows in x[:50, 0, :, :2]]
-        assert some == kept[:50, 0].tolist()
+        by_code = [not reason(rows, "nats", HIGHER, 0.0) for rows in x[:50, 0, :, :2]]
+        assert by_code == kept[:50, 0].tolist()
         p = stats.ttest_1samp(x[:, :, 1] - x[:, :, 0], 0, axis=-1).pvalue
         of_kept = np.where(kept, p, 1).min(1) * np.maximum(kept.sum(1), 1)
         return float((of_kept <= LEVEL).mean()), float((p.min(1) * eval_metrics <= LEVEL).mean())

@@ -21,7 +21,7 @@ def write_control(directory, effects):
     results.write(directory, planted_results)
 
 
-def test_a_control_is_passed_by_an_advantage_of_the_better_model(tmp_path):
+def test_control_is_passed_if_the_better_model_wins(tmp_path):
     # The figures are a share (higher is better), bits (lower is better), and a wrong sign.
     write_control(tmp_path, {"minimal_pairs": -0.2, "bits_per_byte": 0.5, "classify": 0.4})
     (pairs,) = controls_of("minimal_pairs", tmp_path)
@@ -35,7 +35,7 @@ def test_a_control_is_passed_by_an_advantage_of_the_better_model(tmp_path):
     assert "minimal_pairs" in shown and f"{pairs.gain.seeds} seeds" in shown
 
 
-def test_a_control_is_failed_by_equal_models(tmp_path):
+def test_control_is_failed_by_equal_models(tmp_path):
     write_control(tmp_path, {})
     assert not any(controls_of(name, tmp_path)[0].passed for name in planted.EVAL_METRICS)
 
@@ -44,7 +44,7 @@ def test_a_control_is_failed_by_equal_models(tmp_path):
 @pytest.mark.parametrize(
     "begins, passed", [("these eval metrics pass: ", True), ("These do not: ", False)]
 )
-def test_the_documentation_names_the_eval_metrics_that_pass(begins, passed):
+def test_documentation_names_the_eval_metrics_that_pass(begins, passed):
     text = " ".join(Path("docs/eval_metrics.md").read_text().split())
     named = re.findall(r"`(\w+)`", text.partition(begins)[2].partition(". ")[0])
     kept = [(name, control) for name in EVAL_METRICS for control in controls_of(name)]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("few_library_files")
 
 
 @pytest.mark.slow
-def test_a_probe_finds_what_is_planted_at_any_scale():
+def test_probe_learns_planted_classes_at_any_scale():
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3
     features = np.eye(3)[labels] + 0.05 * rng.normal(size=(60, 3))
@@ -28,7 +28,7 @@ def test_a_probe_finds_what_is_planted_at_any_scale():
         assert probe.chosen_by == 1.0
 
 
-def test_a_probe_of_nothing_knows_the_classes_shares():
+def test_probe_of_constant_features_learns_the_class_shares():
     labels = np.array([0] * 12 + [1] * 18)
     probe = probing.fit_probe(np.full((30, 2), 0.1), labels[::-1], 2)
     p = np.exp(probe.bias) / np.exp(probe.bias).sum()
@@ -36,7 +36,7 @@ def test_a_probe_of_nothing_knows_the_classes_shares():
     assert np.array_equal(probe.predict(np.full((4, 2), 0.1)), [1, 1, 1, 1])
 
 
-def test_the_penalty_by_hand():
+def test_probe_penalty_matches_a_hand_computed_gradient():
     """For a standardized feature of ±1 and two classes, the gradient of the penalized loss is 0."""
     features, labels = np.array([[-1.0], [1.0]] * 10), np.array([0, 1] * 10)
     probe = probing.fit_probe(features, labels, 2, strengths=[0.1])
@@ -46,13 +46,13 @@ def test_the_penalty_by_hand():
 
 
 @pytest.mark.slow
-def test_the_best_features_are_chosen_by_training_examples_alone():
+def test_best_layer_is_chosen_on_training_examples():
     labels = np.arange(50) % 2
     good, noise = labels[:, None] * 1.0, np.random.default_rng(0).normal(size=(50, 1))
     assert probing.best_probe({0: noise, 1: good}, labels, 2)[0] == 1
 
 
-def test_errors():
+def test_invalid_probe_settings_and_features_are_rejected():
     with refuses(ValueError, "features", "finite"):
         probing.fit_probe(np.full((9, 1), np.nan), np.zeros(9, int), 2)
     with refuses(ValueError, "3", "5"):
@@ -66,7 +66,7 @@ def test_errors():
         probes.retrieve(subject, candidates=9999)
 
 
-def test_words_end_in_slots_by_hand():
+def test_word_features_are_the_states_of_last_word_slots():
     one = trained("encoder", "masked_lm")  # The model reads bytes after [CLS].
     passage = Tagged("né = 1\n", ((0, 2), (3, 4), (5, 6)), ("name", "operator", "number"))
     ((_, row),) = frozen.states(one, [passage.text])
@@ -75,7 +75,7 @@ def test_words_end_in_slots_by_hand():
     np.testing.assert_allclose(found, np.tile(row.layers[0, [3, 5, 7]], (2, 1)), atol=1e-5)
 
 
-def test_texts_are_pooled_by_hand():
+def test_pooled_features_match_hand_computed_values():
     one = trained("decoder", "causal_lm")
     ((_, row),) = frozen.states(one, ["abc"])
     for pooling, expected in {
@@ -109,12 +109,14 @@ RECIPROCAL_RANK = pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
-def test_constant_states_are_worth_the_baseline_exactly(
+def test_constant_states_score_exactly_the_baseline(
     builder, objective, probe, settings, expected, monkeypatch
 ):
-    few = functools.partial(bags_of_words.bags_of, most=20)  # Probing all layers takes longest.
+    few_bags = functools.partial(
+        bags_of_words.bags_of, most=20
+    )  # Probing all layers takes longest.
     for module in (probes, class_tasks):
-        monkeypatch.setattr(module, "bags_of", few)
+        monkeypatch.setattr(module, "bags_of", few_bags)
     subject = subject_of(trained(builder, objective), constant=True)
     figure = probe(subject, layers=[-1], **settings)[0]
     assert figure.name == probe.__name__
@@ -122,7 +124,7 @@ def test_constant_states_are_worth_the_baseline_exactly(
     assert expected is None or figure.value == expected
 
 
-def test_words_tell_some_of_their_kinds_by_themselves():
+def test_words_alone_predict_some_of_their_kinds():
     subject = subject_of(trained("encoder", "masked_lm"))
     task = class_tasks.class_task(subject, "python_word_kinds", allow_words=True)
     for part, texts in task.texts.items():
@@ -132,7 +134,7 @@ def test_words_tell_some_of_their_kinds_by_themselves():
 
 
 @pytest.mark.slow
-def test_a_model_that_tells_is_told_from_one_that_does_not():
+def test_byte_states_reveal_more_about_words_than_the_baseline():
     """The states of bytes that were read in order reveal more about a word than nothing."""
     figures = by_name(probes.tag(subject_of(trained("encoder", "masked_lm")), layers=[0]))
     assert figures["tag"].value > figures["tag"].baseline + 0.05 and figures["tag/layer"].value == 0
@@ -148,14 +150,14 @@ def letters(*, seed):
     return SyntheticTask([" ".join(texts[0])], [" ".join(texts[1])], [question], tags=tags)
 
 
-def test_tags_of_a_synthetic_task():
+def test_synthetic_tags_are_probed_with_their_baselines():
     constant = subject_of_world("encoder", "masked_lm", letters, constant=True)
     figures = by_name(probes.tag(constant, task="synthetic_tags", layers=[-1]))
     assert figures["tag"].value == figures["tag"].baseline
     assert figures["tag/bag_of_words"].value < 0.7 and figures["tag/neighbors"].value == 1
 
 
-def test_a_task_without_tags_or_with_too_few_is_refused():
+def test_task_without_tags_or_with_too_few_is_rejected():
     def untagged(*, seed):
         return letters(seed=seed)._replace(tags=())
 

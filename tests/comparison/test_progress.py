@@ -9,7 +9,7 @@ from pretrax.comparison.workers import progress
 from tests.comparison import small
 
 
-def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
+def test_time_left_follows_measured_durations(monkeypatch):
     """Runs that take 40 seconds to train and 60 to measure, which is not the assumed share."""
     clock, looks = SimpleNamespace(now=0.0), {}
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)

@@ -48,7 +48,7 @@ def rows(found):
         ),
     ],
 )
-def test_a_model_is_asked_as_it_was_trained(builder, objective, blanked, opened):
+def test_answers_are_scored_with_training_prompts(builder, objective, blanked, opened):
     one = trained(builder, objective)
     for question, pairs in ((BLANKED, blanked), (OPEN, opened)):
         (found,) = answer_log_probs(one, [question])
@@ -58,7 +58,7 @@ def test_a_model_is_asked_as_it_was_trained(builder, objective, blanked, opened)
 
 @pytest.mark.parametrize("builder", ["decoder", "encoder_decoder"])
 @pytest.mark.parametrize("before", ["    ", ""])
-def test_a_model_that_completes_is_asked_of_a_blank_that_no_word_precedes(builder, before):
+def test_prefix_model_scores_a_blank_without_preceding_words(builder, before):
     """The model reads the given text and the ids that training puts around it.
 
     Nothing is refused. The answer does not have to end the document, as for a causal model.
@@ -73,7 +73,7 @@ def test_a_model_that_completes_is_asked_of_a_blank_that_no_word_precedes(builde
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_masked_answers_are_hidden_at_once():
+def test_all_tokens_of_a_masked_answer_are_hidden_at_once():
     one = trained("encoder", "masked_lm")  # The model reads bytes.
     found = answer_log_probs(one, [BLANKED, OPEN])
     (ending,) = answer_log_probs(one, [OPEN._replace(after=" of")])  # as documents end in training
@@ -85,9 +85,9 @@ def test_masked_answers_are_hidden_at_once():
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
 
 
-def test_a_masked_model_reads_the_whole_document_of_a_blank(monkeypatch):
+def test_masked_model_reads_the_whole_document_of_a_blank(monkeypatch):
     one, asked = trained("encoder", "masked_lm"), []
-    record = lambda trained, some: asked.extend(some) or hidden_log_probs(trained, some)  # noqa: E731
+    record = lambda trained, texts: asked.extend(texts) or hidden_log_probs(trained, texts)  # noqa: E731
     monkeypatch.setattr(ranking, "hidden_log_probs", record)
     answer_log_probs(one, [BLANKED._replace(after=after) for after in ("", " of")])
     texts = ("so he!", "so she!", "so he! of", "so she! of")
@@ -95,7 +95,7 @@ def test_a_masked_model_reads_the_whole_document_of_a_blank(monkeypatch):
     assert [slots for _, slots in asked] == [[3, 4], [3, 4, 5]] * 2
 
 
-def test_no_question_is_a_list_that_a_corpus_trains_on(monkeypatch):
+def test_in_context_questions_differ_from_training_lists(monkeypatch):
     asked, drawn = [], labeled_words.word_list
     record = lambda *args: asked.append(drawn(*args)) or asked[-1]  # noqa: E731
     monkeypatch.setattr(labeled_words, "word_list", record)
@@ -110,7 +110,7 @@ def test_no_question_is_a_list_that_a_corpus_trains_on(monkeypatch):
 @pytest.mark.parametrize(
     ("builder", "objective"), [("encoder", "masked_lm"), ("decoder", "causal_lm")]
 )
-def test_constant_outputs_are_worth_chance_exactly(builder, objective):
+def test_constant_outputs_score_exactly_chance(builder, objective):
     subject = subject_of(trained(builder, objective), constant=True)
     in_context = context_learning.in_context(subject, shots=(0, 2), examples=5)
     assert {figure.value for figure in in_context} == {0.25}
@@ -118,7 +118,7 @@ def test_constant_outputs_are_worth_chance_exactly(builder, objective):
     assert names["fill_in/per_token"].value == pytest.approx(names["fill_in"].baseline)
 
 
-def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
+def test_context_reader_scores_the_stated_maximum(monkeypatch):
     """A reader knows which words are of one kind, and looks for a label of this kind above."""
 
     def read(_, questions):
@@ -142,7 +142,7 @@ def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
         assert figure.note.startswith("400 questions") and figure.note.endswith(f" {known:.2f}")
 
 
-def test_errors():
+def test_classifiers_and_invalid_settings_are_rejected():
     subject = subject_of(trained("encoder", "sequence_classification", num_classes=3))
     with refuses(ValueError, "classify"):
         rankings.fill_in(subject, examples=1)
@@ -153,7 +153,7 @@ def test_errors():
         answer_log_probs(responds, [BLANKED])
 
 
-def test_a_model_of_middles_is_asked_for_the_middle():
+def test_fill_in_the_middle_model_scores_the_middle():
     one = trained("decoder", "fill_in_the_middle")
     found = np.concatenate(answer_log_probs(one, [BLANKED, OPEN]))
     before, after, middle = one.ids.fim

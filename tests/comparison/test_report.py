@@ -62,13 +62,13 @@ def text(directory):
 
 
 @pytest.mark.slow
-def test_the_page_stands_by_itself(text):
+def test_page_is_self_contained(text):
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
     pages.assert_elements_are_closed(text)
 
 
 @pytest.mark.slow
-def test_charts_take_their_colors_from_the_page(text):
+def test_charts_use_the_colors_of_the_page(text):
     charts = pages.charts_of(text)
     assert len(charts) == 3 + 2  # eval metrics and curves
     for chart in charts:
@@ -77,26 +77,25 @@ def test_charts_take_their_colors_from_the_page(text):
         assert all(color.startswith("var(--") for color in colors)
 
 
-def test_figures_lead_to_the_runs_that_are_there(text):
+def test_figures_link_only_to_existing_runs(text):
     links = set(re.findall(r'href="([^#"]+)"', text))
     assert links == {"runs/40%25/seed2/"}
-    assert (
-        text.count('href="runs/40%25/seed2/"') == 3 + 1
-    )  # a dot at each eval metric, and the run's own line
+    # A dot at each eval metric, and the run's own line.
+    assert text.count('href="runs/40%25/seed2/"') == 3 + 1
 
 
-def test_the_page_says_what_holds_and_what_failed(text):
+def test_page_states_significant_differences_and_failures(text):
     assert "&quot;40%&quot; is better than &quot;15%&quot; at bits_per_byte by 0." in text
     assert "no longer finite" in text and "30%, seed 4" in text
     assert "Limits" in text and "Follows Wettig" in text
 
 
 @pytest.mark.slow
-def test_reports_say_why_a_eval_metric_could_not_measure(made):
+def test_reports_state_why_an_eval_metric_refused(made):
     why = {"minimal_pairs (blimp='blimp')": f"{EVIL}\nis no folder"}
-    some = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
-    some[0] = some[0]._replace(refusals={"fill_in": "no"})
-    found = summary_of(made._replace(runs=some))
+    runs = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
+    runs[0] = runs[0]._replace(refusals={"fill_in": "no"})
+    found = summary_of(made._replace(runs=runs))
     first, second = wording.refused(found, reasons=True)
     assert first == "15%, seed 0, could not be measured by fill_in: no"
     assert second.startswith("40% could not be measured by minimal_pairs (blimp='blimp'): <script>")
@@ -132,10 +131,10 @@ def test_reports_show_the_notes_of_figures():
     assert "15% has no figure for classify: No mean" in console.export_text()
 
 
-def test_without_the_reference_nothing_is_compared():
+def test_no_differences_are_reported_without_the_reference():
     made = planted.results(["15%", "30%", "40%"], reference="15%")
-    some = [one for one in made.measurements if one.variant != "15%"]
-    line = wording.findings(summary_of(made._replace(measurements=some)))[0]
+    others = [m for m in made.measurements if m.variant != "15%"]
+    line = wording.findings(summary_of(made._replace(measurements=others)))[0]
     assert line.endswith("to compare: no other variant shares an eval metric and a seed with 15%.")
 
 
@@ -157,7 +156,7 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_names_stay_text_in_every_report(name):
+def test_hostile_names_are_escaped_in_every_report(name):
     asked = planted.results([name, "b"], effects={("b", "bits_per_byte"): 0.5})
     variants = {name: [f"training.Run.run_dir = {name!r}"], "b": []}
     texts = dict(name=name, question=name, about=name)
@@ -179,14 +178,14 @@ def test_hostile_names_stay_text_in_every_report(name):
     assert printable(console.file.getvalue()) == console.file.getvalue()
 
 
-def test_text_of_a_chart_is_what_it_says():
+def test_chart_text_is_not_rewritten():
     name = '#010203 id="a_1" font-family: x; 1.23456'
     drawing = svg.standalone(svg.drawn([lambda axes: axes.set_title(name)], 6, 2))
     (title,) = (one for one in ElementTree.fromstring(drawing).itertext() if "#010203" in one)
     assert title.strip() == name
 
 
-def test_rows_of_markdown_are_as_wide_as_their_headings(made):
+def test_markdown_rows_have_the_columns_of_their_headings(made):
     several = planted.results([EVIL, "b"], effects={("b", "classify"): 1.0})
     for one in (made, several):
         for block in re.findall(r"(?:^\|.*\n)+", markdown(summary_of(one)), re.MULTILINE):
@@ -194,7 +193,7 @@ def test_rows_of_markdown_are_as_wide_as_their_headings(made):
             assert len(widths) == 1
 
 
-def test_markdown_and_terminal_say_the_same(made):
+def test_markdown_and_terminal_state_the_same_findings(made):
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))
     report.print_summary(console, summary_of(made))
     shown, short = console.export_text(), markdown(summary_of(made))
@@ -209,7 +208,7 @@ def test_markdown_and_terminal_say_the_same(made):
 
 
 @pytest.mark.slow
-def test_a_unit_that_the_name_says_is_said_once(made, capsys):
+def test_unit_in_the_name_is_not_repeated(made, capsys):
     """As if an eval metric measures in two units."""
     both = "bits_per_byte (bits per byte)"
     named = [
@@ -220,14 +219,14 @@ def test_a_unit_that_the_name_says_is_said_once(made, capsys):
     report.print_summary(Console(width=200), summary)
     charted = "".join(charts.chart_files(summary).values())
     twice = re.compile(rf"{re.escape(both)}(?:<[^>]*>|\W)*bits per byte")
-    for output in capsys.readouterr().out, markdown(summary), page(summary), charted:
-        assert both in output and not twice.search(output)
+    for text in capsys.readouterr().out, markdown(summary), page(summary), charted:
+        assert both in text and not twice.search(text)
     assert f"{both} (lower is better)" in markdown(summary)
     assert "classify (share, higher is better)" in markdown(summary)
 
 
 @pytest.mark.slow
-def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
+def test_page_renders_code_and_reports_one_seed_as_untestable(made):
     limited = made._replace(setup=made.setup._replace(about="`a<b` alone tells."))
     assert "<code>a&lt;b</code> alone tells." in page(summary_of(limited))
     two = [m for m in made.measurements if m.variant != "30%" and m.figure.name == "classify"]
@@ -238,7 +237,7 @@ def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
     assert "<summary>Differences</summary>" in page(summary)  # One seed cannot be tested.
 
 
-def test_parts_are_shown_and_said_to_be_without_claims(made, text):
+def test_parts_are_shown_without_claims(made, text):
     short = markdown(summary_of(made))
     _, parts = short.split("<summary>Parts of the eval metrics</summary>")
     assert wording.PARTS in parts and wording.PARTS in text
@@ -249,7 +248,7 @@ def test_parts_are_shown_and_said_to_be_without_claims(made, text):
     assert "Parts of" not in markdown(summary_of(made._replace(measurements=[])))
 
 
-def test_only_headlines_that_can_be_better_are_claimed(made):
+def test_only_headline_figures_with_a_direction_are_compared(made):
     cost = [
         Measurement(run.variant, run.seed, run.run, Figure("targets", 0.15, "a token", NEITHER))
         for run in made.runs
@@ -262,7 +261,7 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
 
 
 @pytest.mark.slow
-def test_what_is_left_of_a_difference_that_was_solved_is_stated(made):
+def test_remaining_difference_of_a_solved_size_is_stated(made):
     lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
     found = summary_of(made._replace(setup=made.setup._replace(variants=lines)))
     sentence = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs per token compared with 15%."
@@ -270,14 +269,14 @@ def test_what_is_left_of_a_difference_that_was_solved_is_stated(made):
     assert sentence in page(found) and sentence in markdown(found)
 
 
-def test_the_best_is_the_lowest_where_lower_is_better(made):
+def test_best_variant_is_the_lowest_if_lower_is_better(made):
     best = {c.name: c.best for c in summary_of(made).columns}
     assert best["bits_per_byte"] == "40%"
     (column,) = (c for c in summary_of(made).columns if c.better == LOWER)
     assert column.estimates["40%"].mean < column.estimates["15%"].mean
 
 
-def test_no_variant_is_the_best_where_several_are(made):
+def test_tied_variants_have_no_best(made):
     alike = [
         m._replace(figure=m.figure._replace(value=0.1 + 0.2 if m.variant == "15%" else 0.3))
         for m in made.measurements
@@ -285,7 +284,7 @@ def test_no_variant_is_the_best_where_several_are(made):
     assert {c.best for c in summary_of(made._replace(measurements=alike)).columns} == {None}
 
 
-def test_a_setting_with_a_slash_makes_no_part(made):
+def test_slash_in_a_setting_does_not_make_a_part(made):
     """No difference is claimed for this variant."""
 
     def labeled(name: str) -> str:
@@ -300,7 +299,7 @@ def test_a_setting_with_a_slash_makes_no_part(made):
     assert len(found.parts) == 6 and len(found.differences) == 6
 
 
-def test_figures_of_fewer_seeds_are_stated(made):
+def test_missing_seeds_of_a_variant_are_stated(made):
     """A variant without its diverged runs looks as good as the others."""
     diverged = [
         m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
@@ -311,7 +310,7 @@ def test_figures_of_fewer_seeds_are_stated(made):
     assert counts == ["30% has figures for 4 of 5 seeds", "40% has figures for 3 of 5 seeds"]
 
 
-def test_the_first_of_few_points_is_in_the_chart():
+def test_first_point_of_a_short_curve_is_visible():
     class Axes:
         def __getattr__(self, name):
             return lambda *_, **given: given
@@ -330,7 +329,7 @@ def test_the_first_of_few_points_is_in_the_chart():
     assert axes.top > 5.6
 
 
-def test_a_run_that_was_paused_is_not_what_its_variant_takes():
+def test_paused_run_does_not_change_the_typical_seconds():
     made = planted.results(["a", "b"], seeds=[0, 1, 2])
     first, *others = made.runs
     usual = equality.costs(summary_of(made))["a"]
@@ -340,7 +339,7 @@ def test_a_run_that_was_paused_is_not_what_its_variant_takes():
 
 
 @pytest.mark.parametrize(
-    "budget, said",
+    "budget, expected",
     [
         (Partial(budgets.text_tokens, number=900_000), "900,000 text tokens"),
         (Partial(budgets.model_flops, number=2.6e12), "2.6e12 model FLOPs"),
@@ -348,12 +347,12 @@ def test_a_run_that_was_paused_is_not_what_its_variant_takes():
         ({"a": Partial(budgets.seconds, number=60)}, "60 seconds"),
     ],
 )
-def test_budgets_in_words(budget, output):
-    assert budget_words(budget) == output
+def test_budgets_are_described_in_words(budget, expected):
+    assert budget_words(budget) == expected
 
 
 @pytest.mark.parametrize("seeds", [[], [0]])
-def test_without_seeds_there_are_no_claims(seeds, tmp_path):
+def test_report_without_enough_seeds_makes_no_claims(seeds, tmp_path):
     made = planted.results(["a", "b"], seeds=seeds)
     results.write(tmp_path, made)
     report.write(tmp_path)
@@ -367,7 +366,7 @@ def test_without_seeds_there_are_no_claims(seeds, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_variant_without_runs_is_shown_without_figures(made):
+def test_variant_without_runs_is_shown_without_figures(made):
     runs = [r._replace(error="killed") if r.variant == "30%" else r for r in made.runs]
     rest = [m for m in made.measurements if m.variant != "30%"]
     found = summary_of(made._replace(runs=runs, measurements=rest))
@@ -376,7 +375,7 @@ def test_a_variant_without_runs_is_shown_without_figures(made):
     pages.assert_elements_are_closed(page(found))
 
 
-def test_bad_results_are_refused(made):
+def test_inconsistent_results_are_rejected(made):
     with refuses(ValueError, "20", "15", "30", "40"):
         summary_of(made._replace(setup=made.setup._replace(reference="20%")))
     first, *rest = made.measurements
@@ -401,7 +400,7 @@ def test_bad_results_are_refused(made):
         (wording.last_line(""), "no reason was kept"),
     ],
 )
-def test_numbers_in_words(got, expected):
+def test_numbers_are_formatted_for_reading(got, expected):
     assert got == expected
 
 
@@ -409,7 +408,7 @@ def test_numbers_in_words(got, expected):
 
 
 @pytest.mark.slow
-def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
+def test_reports_show_tried_and_chosen_values(made, tmp_path):
     summary = summary_of(planted.tuned(made))
     tried = tables.tuning_trials(summary)
     assert tried.heads == [
@@ -439,7 +438,7 @@ def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
     pages.assert_elements_are_closed(whole)
 
 
-def test_a_smallest_value_may_be_the_best(made):
+def test_best_value_at_the_lower_edge_is_reported(made):
     tuned = planted.tuned(made)
     tuning_trials = [t._replace(loss=t.value) for t in tuned.tuning_trials if t.round == 0]
     summary = summary_of(tuned._replace(tuning_trials=tuning_trials))
@@ -463,14 +462,14 @@ def test_a_smallest_value_may_be_the_best(made):
         ),
     ],
 )
-def test_a_report_says_at_its_top_what_was_not_tuned(made, rates, expected):
+def test_report_states_untuned_learning_rates_at_its_top(made, rates, expected):
     summary = summary_of(made._replace(setup=made.setup._replace(learning_rates=rates)))
     assert expected in markdown(summary).splitlines()[4]
     assert wording.TRIALS_TITLE not in markdown(summary)
 
 
 @pytest.mark.slow
-def test_a_report_is_drawn_again_from_its_results_alone(made, tmp_path, capsys):
+def test_report_is_redrawn_from_its_results_alone(made, tmp_path, capsys):
     results.write(tmp_path, made)
     with refuses(SystemExit, 0):
         compare.main([str(tmp_path), "--report"])
@@ -479,7 +478,7 @@ def test_a_report_is_drawn_again_from_its_results_alone(made, tmp_path, capsys):
     assert (tmp_path / report.MARKDOWN).read_text() == markdown(summary_of(made))
 
 
-def test_a_folder_with_the_name_of_a_comparison_is_none(made, tmp_path, monkeypatch):
+def test_folder_named_like_a_comparison_needs_results(made, tmp_path, monkeypatch):
     """The command needs no objectives of a checkout, unless it has no results."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "objectives").mkdir()
@@ -489,18 +488,18 @@ def test_a_folder_with_the_name_of_a_comparison_is_none(made, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, named",
     [
         (["--report", "--power", "--workers=2"], ["--report", "--power, --workers"]),
         (["--gpus=4"], ["--partition, --minutes, --cpus, --gpus", "--slurm"]),
     ],
 )
-def test_options_that_nothing_reads_are_refused(options, output):
-    with refuses(ValueError, *output):
+def test_options_without_effect_are_rejected(options, named):
+    with refuses(ValueError, *named):
         compare.check_options(compare.parse(["masking_rate", *options])[0])
 
 
-def test_a_folder_without_results_has_no_report(tmp_path, capsys):
+def test_folder_without_results_is_rejected(tmp_path, capsys):
     with refuses(SystemExit, 2):
         compare.main([str(tmp_path), "--report"])
     assert_named(capsys.readouterr().err, tmp_path, "comparison.json")

@@ -26,13 +26,13 @@ def contents(folder):
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_written_results_are_read_back(tmp_path):
     made = planted.results(["15%", "40%"], reference="15%")
     results.write(tmp_path, made)
     assert results.read(tmp_path) == made
 
 
-def test_tuning_trials_are_kept_also_those_that_diverged(tmp_path):
+def test_tuning_trials_including_diverged_ones_are_stored(tmp_path):
     made = planted.tuned(planted.results(["15%", "40%"]))
     results.write(tmp_path, made)
     read = results.read(tmp_path)
@@ -45,7 +45,7 @@ def test_tuning_trials_are_kept_also_those_that_diverged(tmp_path):
         results.read(tmp_path)
 
 
-def test_results_of_before_there_was_tuning_are_read(tmp_path):
+def test_results_without_tuning_fields_are_read(tmp_path):
     results.write(tmp_path, planted.results(["15%", "40%"]))
     file = tmp_path / "comparison.json"
     kept = atomic_writes.read_json(file)
@@ -56,7 +56,7 @@ def test_results_of_before_there_was_tuning_are_read(tmp_path):
     assert not (tmp_path / "tuning.jsonl").exists()
 
 
-def test_checkpoints_before_the_end_are_kept_in_addition_to_what_is_compared(tmp_path):
+def test_earlier_checkpoints_are_stored_in_addition_to_final_figures(tmp_path):
     ends = planted.results(["15%", "40%"], seeds=(0, 1))
     made = planted.over_training(ends, 3)
     results.write(tmp_path, made)
@@ -73,7 +73,7 @@ def test_checkpoints_before_the_end_are_kept_in_addition_to_what_is_compared(tmp
         results.read(tmp_path)
 
 
-def test_results_without_checkpoints_are_of_the_ends(tmp_path):
+def test_results_without_checkpoint_fields_count_as_final(tmp_path):
     made = planted.results(["15%", "40%"])
     results.write(tmp_path, made)
     file = tmp_path / "results.jsonl"
@@ -85,7 +85,7 @@ def test_results_without_checkpoints_are_of_the_ends(tmp_path):
     assert results.read(tmp_path) == made
 
 
-def test_files_do_not_depend_on_the_order_in_which_runs_ended(tmp_path):
+def test_files_do_not_depend_on_the_order_of_finished_runs(tmp_path):
     made = planted.results(["15%", "40%"], seeds=(0, 1, 10))
     results.write(tmp_path / "a", made)
     shuffled = made._replace(runs=made.runs[::-1])
@@ -97,7 +97,7 @@ def test_files_do_not_depend_on_the_order_in_which_runs_ended(tmp_path):
     assert seeds == [0, 1, 10, 0, 1, 10]
 
 
-def test_a_figure_that_is_no_number_is_kept_as_such(tmp_path):
+def test_figure_that_is_not_finite_is_stored_as_null(tmp_path):
     made = planted.results(["a"], seeds=[0])
     figure = Figure("classify", math.inf, "share", HIGHER)
     results.write(tmp_path, made._replace(measurements=[Measurement("a", 0, "runs/a", figure)]))
@@ -109,7 +109,7 @@ def test_a_figure_that_is_no_number_is_kept_as_such(tmp_path):
 @pytest.mark.parametrize(
     "content", ["[]", "3", "null", '{"question": "Which?"}', '{"variants": 3}']
 )
-def test_a_question_of_another_kind_names_its_file(tmp_path, content):
+def test_malformed_setup_names_its_file(tmp_path, content):
     results.write(tmp_path, planted.results(["a", "b"]))
     kept = atomic_writes.read_json(tmp_path / "comparison.json")
     if "variants" in content:
@@ -120,7 +120,7 @@ def test_a_question_of_another_kind_names_its_file(tmp_path, content):
 
 
 @pytest.mark.parametrize("content", ["[]", "3", '{"steps": 6}', '{"steps": null}'])
-def test_facts_of_another_kind_name_their_file(tmp_path, content):
+def test_malformed_facts_name_their_file(tmp_path, content):
     write_facts(str(tmp_path), "a", VariantFacts("", "", 6, 1500, 10, 99, "cpu"))
     file = tmp_path / "runs/a/facts.json"
     if "null" in content:
@@ -133,7 +133,7 @@ def test_facts_of_another_kind_name_their_file(tmp_path, content):
 @pytest.mark.parametrize(
     "content", ["3", "{", '{"figures": []}', '{"refusal": "", "figures": [{"name": "x"}]}']
 )
-def test_figures_of_another_kind_name_their_file(tmp_path, content):
+def test_malformed_figures_name_their_file(tmp_path, content):
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation/eval_metrics.jsonl").write_text(content)
     with refuses(ValueError, "eval_metrics.jsonl", "1"):
@@ -155,7 +155,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, name, content):
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl", "tuning.jsonl"])
-def test_a_changed_digit_of_a_record_is_found(tmp_path, name):
+def test_changed_digit_of_a_record_is_detected(tmp_path, name):
     made = planted.results(["15%", "40%"])
     results.write(
         tmp_path, made._replace(tuning_trials=[results.TuningTrial("15%", 1, 0, 5, steps=11)])
@@ -167,7 +167,7 @@ def test_a_changed_digit_of_a_record_is_found(tmp_path, name):
             results.read(tmp_path)
 
 
-def test_runs_of_unknown_variants_are_refused(tmp_path):
+def test_runs_of_unknown_variants_are_rejected(tmp_path):
     made = planted.results(["a", "b"])
     asked = made.setup._replace(variants={"a": []})
     results.write(tmp_path, planted.results(["a"]))
@@ -180,7 +180,7 @@ def test_runs_of_unknown_variants_are_refused(tmp_path):
         results.write(tmp_path, made._replace(setup=asked))
 
 
-def test_learning_curves_count_the_text_that_was_seen():
+def test_learning_curves_count_all_text_up_to_a_step():
     lines = [
         {"step": 10, "loss": 5.0, "text_tokens": 100.0},
         {"step": 10, "heldout/all/tokens": 5.5, "heldout/all/hits": 0.5},
@@ -195,7 +195,7 @@ def test_learning_curves_count_the_text_that_was_seen():
     }
 
 
-def test_what_a_run_had_taken_by_a_step_is_counted_in_what_it_logged():
+def test_cost_at_a_step_follows_the_logged_metrics():
     run = TrainedRun("a", 0, "runs/a", flops_per_token=6.0, text_tokens=2000, steps=30)
     entries = [
         {"step": 10, "text_tokens": 100.0, "tokens_per_second": 50.0},
@@ -209,7 +209,7 @@ def test_what_a_run_had_taken_by_a_step_is_counted_in_what_it_logged():
     assert cost_at(run, entries, 25).text_tokens == 1800  # a step between two logged steps
 
 
-def test_seeds_whose_texts_differ_in_length_take_the_same_flops():
+def test_seeds_with_different_text_lengths_take_the_same_flops():
     """The FLOPs of a step depend on its slots, not on how many of them have text."""
     facts = small.facts(30)._replace(flops_per_step=400, text_tokens=3000)
     for tokens in (50.0, 100.0):
@@ -220,7 +220,7 @@ def test_seeds_whose_texts_differ_in_length_take_the_same_flops():
     assert run_flops_per_token(facts, {0.0: 0.0}) == facts.flops_per_token == 4.0
 
 
-def test_long_learning_curves_are_kept_as_means():
+def test_long_learning_curves_are_stored_as_means():
     lines = [{"step": k, "loss": float(k), "text_tokens": 10.0} for k in range(1, 6001)]
     (points,) = learning_curves(lines).values()
     assert len(points) == 60 and points[0] == (505.0, 50.5) and points[-1] == (59505.0, 5950.5)

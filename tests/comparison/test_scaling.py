@@ -19,7 +19,7 @@ def runs(law: Law, noise: float, seed: int = 0):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("law", [REPLICATED, CHINCHILLA, Law(0.5, 60.0, 0.25, 900.0, 0.4)])
-def test_a_law_without_noise_is_found_again(law):
+def test_law_without_noise_is_recovered(law):
     found = fit(*runs(law, 0.0), resamples=2).law
     assert found.alpha == pytest.approx(law.alpha, rel=0.01)
     assert found.beta == pytest.approx(law.beta, rel=0.01)
@@ -27,7 +27,7 @@ def test_a_law_without_noise_is_found_again(law):
 
 
 @pytest.mark.slow
-def test_intervals_hold_the_planted_optimum():
+def test_intervals_contain_the_planted_optimum():
     """At least four of six samples must have intervals that contain the planted optimum.
 
     With 95% intervals, fewer than four would occur once in 450 times.
@@ -39,14 +39,14 @@ def test_intervals_hold_the_planted_optimum():
     assert held >= 4
 
 
-def test_the_size_of_chinchilla():
+def test_optimum_for_the_gopher_budget_matches_chinchilla():
     """Hoffmann et al. 2022: 70B parameters and 1.4T tokens for the budget of Gopher, 5.76e23."""
     best = REPLICATED.optimum(5.76e23)
     assert 65e9 < best.parameters < 80e9 and 1.2e12 < best.tokens < 1.5e12
     assert 6 * best.parameters * best.tokens == pytest.approx(5.76e23)
 
 
-def test_the_optimum_is_the_lowest_loss_of_its_budget():
+def test_optimum_has_the_lowest_loss_of_its_budget():
     law, flops = Law(1.0, 100.0, 0.3, 300.0, 0.35), 1e20
     best = law.optimum(flops)
     for factor in (0.5, 0.9, 1.1, 2.0):
@@ -66,17 +66,17 @@ def test_the_optimum_is_the_lowest_loss_of_its_budget():
         (([1e6, 2e6, 4e6, 1e6, 2e6] * 2, [1e8, 2e8, 4e8, 8e8, 1e8] * 2, [3.0] * 10), [10, 3, 4, 5]),
     ],
 )
-def test_too_little_for_five_numbers_is_said(points, values):
+def test_too_few_points_for_five_parameters_are_rejected(points, values):
     with refuses(ValueError, *values):
         fit(*points)
 
 
-def test_sizes_in_small_steps_are_several():
+def test_sizes_in_small_steps_form_several_groups():
     assert len(set(scaling_law.groups_of_similar(1e6 * 1.04 ** np.arange(12)))) == 6
 
 
 @pytest.mark.slow
-def test_every_resample_has_what_a_law_needs(monkeypatch):
+def test_every_resample_can_determine_a_law(monkeypatch):
     """Most resamples of six runs lack a size, a number of tokens or a fifth pair of these."""
     n, d = np.array([1e6, 1e6, 2e6, 2e6, 4e6, 4e6]), np.array([1e8, 2e8, 2e8, 4e8, 1e8, 4e8])
     searched = []
@@ -91,7 +91,7 @@ def test_every_resample_has_what_a_law_needs(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_resample_of_a_law_that_is_fitted_to_noise_is_searched_from_elsewhere_too(monkeypatch):
+def test_resamples_are_searched_from_several_starts(monkeypatch):
     """The best fit to three sizes on three budgets, with noise of 6%, has an exponent of 2.8.
 
     If a resample is searched from this fit alone, it may stay there, a fifth above its lowest loss.
@@ -118,13 +118,13 @@ def test_a_resample_of_a_law_that_is_fitted_to_noise_is_searched_from_elsewhere_
     assert (np.array(least) <= from_best).all() and min(np.divide(least, from_best)) < 0.9
 
 
-def test_a_law_of_a_large_exponent_has_an_optimum():
+def test_law_with_a_large_exponent_has_a_finite_optimum():
     """Fits to noise may have such exponents. The power of the best size then overflows a float."""
     best = Law(1.0, 1e307, 62.0, 400.0, 0.36).optimum(1e13)
     assert np.isfinite(best).all()
 
 
-def test_an_optimum_that_few_resamples_have_has_no_interval():
+def test_optimum_missing_from_many_resamples_has_no_interval():
     law = REPLICATED
     flat = law._replace(beta=-0.1)
     assert not flat.falls and not law._replace(B=np.inf).falls and not law._replace(A=0.0).falls

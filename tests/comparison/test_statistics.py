@@ -25,7 +25,7 @@ def quick(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_variant_against_itself_rarely_differs(quick):
+def test_equal_variants_rarely_differ(quick):
     random = np.random.default_rng(0)
     comparisons = 1000
     false = sum(
@@ -36,7 +36,7 @@ def test_a_variant_against_itself_rarely_differs(quick):
 
 
 @pytest.mark.slow
-def test_a_family_of_pairs_is_one_family(quick):
+def test_correction_controls_errors_over_all_pairs_and_metrics(quick):
     random = np.random.default_rng(1)
     comparisons, uncorrected, corrected = 300, 0, 0
     for _ in range(comparisons):
@@ -49,7 +49,7 @@ def test_a_family_of_pairs_is_one_family(quick):
 
 
 @pytest.mark.slow
-def test_a_planted_effect_is_found_at_the_stated_power(request):
+def test_planted_effect_is_found_with_the_stated_power(request):
     effect, family, comparisons = 1.5, 4, 300
     level = statistics.LEVEL / family
     sample = effect + np.array([-1, 1, -1, 1]) * math.sqrt(3 / 4)  # mean 1.5, deviation 1
@@ -69,14 +69,14 @@ def test_a_planted_effect_is_found_at_the_stated_power(request):
 
 
 @pytest.mark.slow
-def test_intervals_cover_the_mean_as_often_as_they_say():
+def test_intervals_have_their_nominal_coverage():
     random, draws = np.random.default_rng(3), 1000
     estimates = [estimate(random.normal(7, 3, SEEDS)) for _ in range(draws)]
     covered = sum(e.low <= 7 <= e.high for e in estimates) / draws
     assert abs(covered - 0.95) <= 3 * math.sqrt(0.95 * 0.05 / draws)
 
 
-def test_a_paired_difference_by_hand():
+def test_paired_difference_matches_hand_computed_values():
     """Differences of 1, 2, 3 have mean 2 and standard error 1/√3, so t = 3.46."""
     figures = {"y": {"a": {0: 1.0, 1: 5.0, 2: 3.0}, "b": {0: 2.0, 1: 7.0, 2: 6.0}}}
     (found,) = differences(figures, "a")
@@ -87,13 +87,13 @@ def test_a_paired_difference_by_hand():
     assert not found.is_significant and found.needed == 5
 
 
-def test_the_correction_of_holm_by_hand():
+def test_holm_correction_matches_hand_computed_values():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.01, math.nan]) == pytest.approx([0.02, math.nan], nan_ok=True)
     assert holm([]) == []
 
 
-def test_missing_trials_leave_the_seeds_that_both_have():
+def test_differences_use_the_seeds_that_both_variants_have():
     nan = math.nan
     figures = {
         "y": {"a": {0: 1.0, 1: 2.0, 2: 4.0}, "b": {1: 3.0, 2: 6.0, 3: 9.0}, "c": {7: 1.0}},
@@ -109,7 +109,7 @@ def test_missing_trials_leave_the_seeds_that_both_have():
 @pytest.mark.parametrize(
     "other", [[0.5], [1.0, 2.0, 3.0], [1.3, 2.3, 3.3], [1 + 1e-12, 2 + 1.01e-12, 3 + 0.99e-12]]
 )
-def test_without_noise_nothing_is_claimed(other):
+def test_differences_without_noise_are_not_significant(other):
     """A single seed, no difference, and differences that are equal up to rounding."""
     figures = {"y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": dict(enumerate(other))}}
     (found,) = differences(figures, "a")
@@ -128,6 +128,6 @@ def test_power_rises_with_effect_and_seeds():
         assert np.all(np.diff(grid, axis=0) >= -1e-9) and np.all(np.diff(grid, axis=1) >= -1e-9)
 
 
-def test_a_tiny_difference_needs_more_seeds_than_anyone_has():
+def test_tiny_difference_has_no_number_of_needed_seeds():
     assert seeds_needed(np.array([-1.0, 1.0, 0.01]), 0.05) is None
     assert seeds_needed(np.array([1.0, 1.01]), 0.05) == 2

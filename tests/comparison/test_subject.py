@@ -1,4 +1,4 @@
-"""Runs that were trained on the library's held-out files are refused by eval metrics."""
+"""Runs that were trained on the library's held-out files are rejected by eval metrics."""
 
 import pytest
 
@@ -17,7 +17,7 @@ OF_LIBRARY = (
 
 
 @pytest.mark.parametrize("name", OF_LIBRARY)
-def test_no_eval_metric_reads_files_that_a_run_has_trained_on(name):
+def test_eval_metrics_reject_runs_trained_on_their_files(name):
     subject = subject_of(
         trained("decoder", "causal_lm"), corpus=Partial(python_library, heldout_every=40)
     )
@@ -25,22 +25,22 @@ def test_no_eval_metric_reads_files_that_a_run_has_trained_on(name):
         EVAL_METRICS[name](subject)
 
 
-def test_a_run_that_began_from_one_that_has_read_the_files_is_refused(tmp_path):
+def test_run_initialized_from_a_run_that_read_the_files_is_rejected(tmp_path):
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    for here, initial, every in ((first, None, 40), (second, first, 20), (third, second, 20)):
-        here.mkdir()
+    for folder, initial, interval in ((first, None, 40), (second, first, 20), (third, second, 20)):
+        folder.mkdir()
         corpus = "from pretrax import training\nfrom pretrax import corpora\n"
         corpus += "training.Run.corpus = @corpora.python_library\n"
-        corpus += f"corpora.python_library.heldout_every = {every}\n"
+        corpus += f"corpora.python_library.heldout_every = {interval}\n"
         begun = f"training.Run.initial_run = '{initial}'\n" if initial else ""
-        (here / "config.gin").write_text(corpus + begun)
+        (folder / "config.gin").write_text(corpus + begun)
     with refuses(ValueError, first, third):
         Subject(str(third)).check_library_unseen()
     (first / "config.gin").unlink()
     Subject(str(third)).check_library_unseen()
 
 
-def test_a_corpus_within_another_is_found():
+def test_nested_corpus_is_checked():
     inner = Partial(python_library, heldout_every=40)
     subject = subject_of(
         trained("decoder", "causal_lm"), corpus=Partial(validation_split, corpus=inner)
@@ -49,7 +49,7 @@ def test_a_corpus_within_another_is_found():
         subject.check_library_unseen()
 
 
-def test_a_run_that_holds_out_the_files_is_measured():
+def test_run_that_holds_out_the_files_is_accepted():
     one = trained("decoder", "causal_lm")
     of_others = Partial(text_files, heldout_every=40)  # It holds out its own files.
     for corpus in (None, of_others, python_library, Partial(docstring_pairs, heldout_every=10)):

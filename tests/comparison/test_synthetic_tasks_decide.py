@@ -22,8 +22,8 @@ COMPARISONS, SEEDS = 60, 5
 def questions(request):
     """Returns the questions of the first kind, which summarize a synthetic task."""
     draw = getattr(synthetic_tasks, request.param)
-    few = FEW.keys() & inspect.signature(draw).parameters.keys()
-    asked = draw(seed=0, **{name: FEW[name] for name in few}).questions
+    reduced = FEW.keys() & inspect.signature(draw).parameters.keys()
+    asked = draw(seed=0, **{name: FEW[name] for name in reduced}).questions
     return [question for question in asked if question.kind == asked[0].kind]
 
 
@@ -48,7 +48,7 @@ def found(questions, known, random) -> float:
 
 
 @pytest.mark.sampled
-def test_a_synthetic_task_tells_what_differs_and_what_does_not(questions, monkeypatch):
+def test_synthetic_questions_detect_planted_differences_only(questions, monkeypatch):
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)  # This takes most of the time.
     random = np.random.default_rng(0)
     rarely = 0.05 + 3 * math.sqrt(0.05 * 0.95 / COMPARISONS)

@@ -58,7 +58,7 @@ def subject(build, zeros: bool = False):
 
 
 @pytest.mark.slow
-def test_words_tell_what_they_have_in_common():
+def test_bag_of_words_detects_shared_topics_but_not_order():
     """Returns pairs of texts of one topic or two, or pairs that differ only in their order."""
     rng = np.random.default_rng(0)
 
@@ -81,7 +81,7 @@ def test_words_tell_what_they_have_in_common():
 
 
 @pytest.mark.slow
-def test_topics_are_told_by_words_and_the_order_of_their_words_is_not():
+def test_bag_of_words_baseline_is_high_for_topics_and_near_chance_for_order():
     """A model with constant outputs always answers that one text follows the other."""
     accuracy, words = pair_accuracy(subject(next_sentence_prediction, zeros=True), **SMALL)
     assert words.value > 0.75 > words.baseline and accuracy.baseline == words.value
@@ -94,7 +94,7 @@ def test_topics_are_told_by_words_and_the_order_of_their_words_is_not():
 
 
 @pytest.mark.slow
-def test_the_figures_of_a_run_are_the_same_every_time(monkeypatch):
+def test_pair_accuracy_is_deterministic(monkeypatch):
     monkeypatch.setattr(text_pairs, "bags_of", functools.partial(bags_of, most=20))
     one = subject(next_sentence_prediction)
     first, second = (pair_accuracy(one, **SMALLEST) for _ in range(2))
@@ -103,18 +103,18 @@ def test_the_figures_of_a_run_are_the_same_every_time(monkeypatch):
 
 
 @pytest.mark.slow
-def test_figures_of_other_tasks_have_other_units(monkeypatch):
+def test_units_name_the_classes_of_the_task(monkeypatch):
     monkeypatch.setattr(text_pairs, "bag_of_words_classes", lambda training, texts: 0)
     same = functools.partial(next_sentence_prediction, negatives="same")
     units = [
         {figure.unit for figure in pair_accuracy(subject(build), **SMALLEST)}
         for build in (next_sentence_prediction, same, sentence_order_prediction)
     ]
-    output = "follows or does not follow", "follows or comes later", "in order or swapped"
-    assert units == [{f"accuracy, {classes}"} for classes in output]
+    expected = "follows or does not follow", "follows or comes later", "in order or swapped"
+    assert units == [{f"accuracy, {classes}"} for classes in expected]
 
 
-def test_errors():
+def test_invalid_pair_counts_and_objectives_without_pairs_are_rejected():
     with refuses(ValueError, "pairs", "50", "10"):
         pair_accuracy(subject(next_sentence_prediction), pairs=10, training_pairs=320)
     causal = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})

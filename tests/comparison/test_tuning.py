@@ -56,7 +56,7 @@ LINES = (
         (dict(values=[1, 3], eta=1), ("eta", 1)),
     ],
 )
-def test_a_tuning_that_cannot_be(settings, named):
+def test_invalid_tuning_settings_are_rejected(settings, named):
     with refuses(ValueError, *named):
         successive_halving(**(dict(parameter="a.b", seeds=[7]) | settings))
 
@@ -66,7 +66,7 @@ def decoder():
     return read_run(["runs/decoder.gin"])
 
 
-def test_factors_are_of_what_the_run_itself_has(decoder):
+def test_factors_multiply_the_value_of_the_run(decoder):
     halving = successive_halving(
         parameter="optimizers.warmup_cosine.peak", factors=[3, 0.3, 1], seeds=[7]
     )
@@ -89,13 +89,13 @@ def test_factors_are_of_what_the_run_itself_has(decoder):
         ("models.decoder.emb_dim", "optimizers.adafactor.learning_rate"),
     ],
 )
-def test_what_cannot_be_tuned(decoder, parameter, named):
+def test_untunable_settings_are_rejected(decoder, parameter, named):
     halving = successive_halving(parameter=parameter, factors=[1, 3], seeds=[7])
     with refuses(ValueError, parameter, named):
         values_for(halving, decoder)
 
 
-def test_factors_that_give_one_value_twice_are_refused(decoder):
+def test_factors_with_duplicate_values_are_rejected(decoder):
     halving = successive_halving(
         parameter="optimizers.warmup_cosine.peak", factors=[1, 1.0004, 3], seeds=[7]
     )
@@ -103,7 +103,7 @@ def test_factors_that_give_one_value_twice_are_refused(decoder):
         values_for(halving, decoder)
 
 
-def test_a_setting_with_two_values_is_refused(decoder):
+def test_setting_with_two_values_is_rejected(decoder):
     both = Partial(max, a=decoder.optimizer, b=Partial(decoder.optimizer.function, decay_rate=0.9))
     halving = successive_halving(
         parameter="optimizers.adafactor.decay_rate", values=[1, 3], seeds=[7]
@@ -125,7 +125,7 @@ def test_a_setting_with_two_values_is_refused(decoder):
         (9, 3, [0.5 / 3, 0.5]),
     ],
 )
-def test_rounds_keep_the_best_until_one_value_is_left(number, eta, shares):
+def test_halving_keeps_the_best_until_one_value_is_left(number, eta, shares):
     halving = successive_halving(parameter="a.b", values=range(number), seeds=[7], eta=eta)
     draw = np.random.default_rng(0)
     left = halving.values
@@ -137,7 +137,7 @@ def test_rounds_keep_the_best_until_one_value_is_left(number, eta, shares):
     assert halving.shares == pytest.approx(shares)
 
 
-def test_a_value_that_diverges_loses_and_all_of_them_are_an_error():
+def test_diverged_value_loses_and_all_diverged_raises():
     halving = successive_halving(parameter="a.b", values=[0.1, 0.3, 1.0], seeds=[7])
     assert best_values(halving, {0.1: 9.0, 0.3: math.inf, 1.0: math.nan}) == [0.1]
     with refuses(ValueError, "a.b", "0.1", "0.3"):
@@ -185,7 +185,7 @@ def run_all(trials) -> None:
             ending(trial, loss_of(trial))
 
 
-def test_tuning_trials_choose_by_their_own_loss_and_the_run_is_of_what_they_chose(compared):
+def test_variant_is_trained_with_the_value_of_lowest_tuning_loss(compared):
     one, planned = compared
     tuned = tune(one, planned, (), (), run_all)
     assert {v: of.tuned for v, of in tuned.items()} == {"small": 0.009, "large/2": 0.01}
@@ -202,7 +202,7 @@ def test_tuning_trials_choose_by_their_own_loss_and_the_run_is_of_what_they_chos
     assert tune(one, tuned, (), (), None) == tuned
 
 
-def test_whole_numbers_stay_whole(compared):
+def test_tuned_integers_stay_integers(compared):
     """For example, a setting that takes no such values, such as a number of steps."""
     one, planned = compared
     steps = dict(parameter="optimizers.warmup_constant.warmup_steps", values=[1, 3], seeds=[7])
@@ -213,20 +213,24 @@ def test_whole_numbers_stay_whole(compared):
 
 
 @pytest.mark.slow
-def test_tuning_trials_are_scored_on_training_text_and_have_seeds_of_their_own(compared):
+def test_tuning_trials_use_a_validation_split_and_their_own_seeds(compared):
     one, planned = compared
-    seen = []
+    recorded = []
 
     def look(trials):
-        seen.extend(trials)
+        recorded.extend(trials)
         run_all(trials)
 
     tune(one, planned, (), (), look)
-    for trial in seen:
+    for trial in recorded:
         assert trial.run.corpus.function.__name__ == "validation_split"
         assert trial.run.corpus.settings["corpus"] == runs_of_variants(one)["small"].corpus
         assert trial.seed in (7, 8) and not trial.eval_metrics
-    assert len({trial.run.run_dir for trial in seen}) == len({trial.name for trial in seen}) == 20
+    assert (
+        len({trial.run.run_dir for trial in recorded})
+        == len({trial.name for trial in recorded})
+        == 20
+    )
 
 
 class Killed(Exception):
@@ -234,7 +238,7 @@ class Killed(Exception):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_chooses_the_same(compared):
+def test_killed_tuning_chooses_the_same_without_repeating_trials(compared):
     one, planned = compared
     left = itertools.count()
 
@@ -258,7 +262,7 @@ def test_killed_at_any_moment_it_chooses_the_same(compared):
     assert next(left) == 20 and len(read_tuning_trials(one.directory)) == 20
 
 
-def test_a_tuning_trial_that_diverges_loses_and_one_that_fails_is_reported(compared):
+def test_diverged_tuning_trial_loses_and_failed_trial_is_reported(compared):
     one, planned = compared
 
     def diverging(trials):
@@ -310,7 +314,7 @@ def trials_exit(trial, error) -> int:
     return trials.exit_status(trial.run.run_dir, work)
 
 
-def test_another_tuning_is_refused_by_name(compared):
+def test_changed_tuning_is_rejected(compared):
     one, planned = compared
     for other, expected in (
         (Partial(successive_halving, **{**one.tuning.settings, "seeds": [9]}), "seeds=[9]"),
@@ -321,7 +325,7 @@ def test_another_tuning_is_refused_by_name(compared):
             check_unchanged(changed, planned_runs(planned, changed, ()), planned)
 
 
-def test_another_base_is_refused_though_a_variant_is_tuned(compared):
+def test_changed_base_is_rejected_after_tuning(compared):
     """The tried values are multiples of the base's value."""
     one, planned = compared
     tuned = tune(one, planned, (), (), run_all)
@@ -330,20 +334,20 @@ def test_another_base_is_refused_though_a_variant_is_tuned(compared):
         check_unchanged(changed, planned_runs(tuned, changed, ()), tuned)
 
 
-def test_seeds_of_the_comparison_choose_nothing(compared):
+def test_tuning_seeds_among_comparison_seeds_are_rejected(compared):
     one, _ = compared
     with refuses(ValueError, "seeds", 7, "tuning"):
         check(dataclasses.replace(one, seeds=[6, 7]))
 
 
-def test_a_setting_that_a_variant_has_not_is_refused_before_anything_is_planned(compared):
+def test_setting_missing_from_a_variant_is_rejected_before_planning(compared):
     one, _ = compared
     of = Partial(successive_halving, **{**one.tuning.settings, "parameter": "optimizers.adamw.b3"})
     with refuses(ValueError, "small", "optimizers.adamw.b3"):
         runs_of_variants(dataclasses.replace(one, tuning=of))
 
 
-def test_tuning_trials_too_short_for_their_warm_up_are_refused(compared):
+def test_tuning_trials_shorter_than_the_warm_up_are_rejected(compared):
     one, _ = compared
     run = runs_of_variants(one)["small"]
     rate = Partial(run.optimizer.settings["learning_rate"].function, peak=0.1, warmup_steps=12)
@@ -365,9 +369,7 @@ def test_tuning_trials_too_short_for_their_warm_up_are_refused(compared):
         (dict(factors=[0.1, 1, 3]), 1, ["tuning.successive_halving.share", "1, 1"]),
     ],
 )
-def test_values_and_rounds_that_tuning_trials_cannot_have_are_refused(
-    compared, settings, steps, expected
-):
+def test_invalid_tuning_values_and_rounds_are_rejected(compared, settings, steps, expected):
     one, _ = compared
     tuning = Partial(successive_halving, **(dict(parameter=PEAK, seeds=[7]) | settings))
     run = runs_of_variants(one)["small"]
@@ -375,7 +377,7 @@ def test_values_and_rounds_that_tuning_trials_cannot_have_are_refused(
         facts.check_tuning_trials(dataclasses.replace(one, tuning=tuning), run, steps)
 
 
-def test_tuning_trials_that_are_left_of_another_plan_are_not_taken(compared):
+def test_leftover_tuning_trials_are_rejected(compared):
     """For example, if someone has removed the runs to start again with other settings."""
     one, planned = compared
     tune(one, planned, (), (), run_all)
@@ -392,11 +394,11 @@ def test_tuning_trials_that_are_left_of_another_plan_are_not_taken(compared):
 
 
 @pytest.mark.slow
-def test_variants_are_tuned_trained_and_told_of(tmp_path, monkeypatch, capsys):
+def test_variants_are_tuned_trained_and_reported(tmp_path, monkeypatch, capsys):
     lines = [*LINES, "tuning.successive_halving.seeds = [7]"]
     lines.append("tuning.successive_halving.factors = [1, 3]")
-    file, started = small.write(tmp_path, *lines), small.here(monkeypatch)
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0
+    file, started = small.write(tmp_path, *lines), small.run_trials_in_process(monkeypatch)
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 0
     assert [run.split("/")[0] for run in started] == ["tuning"] * 4 + ["runs"] * 2
     directory = tmp_path / "compared"
     for variant, folder in (("small", "small"), ("large/2", "large_2")):
@@ -406,9 +408,9 @@ def test_variants_are_tuned_trained_and_told_of(tmp_path, monkeypatch, capsys):
     output = " ".join(capsys.readouterr().out.split())
     assert f"Tuned for each variant: {PEAK}, by tuning trials of 50% of its steps." in output
     started.clear()
-    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and not started
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 0 and not started
     more = "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 1e-2'], 'third': []}"
-    assert small.compare_here(small.write(tmp_path, *lines, more), "--gin.SEEDS=[0]") == 0
+    assert small.compare_in_process(small.write(tmp_path, *lines, more), "--gin.SEEDS=[0]") == 0
     assert started == [
         *(f"tuning/third/{value}/round_1/seed_7" for value in (0.003, 0.009)),
         "runs/third/seed_0",

@@ -10,7 +10,7 @@ from tests.inference.runs import CODEC, IDS, trained
 from tests.refusals import refuses
 
 
-def test_a_share_of_each_row_is_masked():
+def test_given_share_of_each_row_is_masked():
     one, tokens = trained("encoder", "masked_diffusion"), CODEC.encode(TEXTS[0])
     rows, truth = masked_rows(one, corpus(), len(tokens), 16, 0.25)
     assert [len(row.tokens) for row in rows] == [16, 16, 16, 12]
@@ -18,8 +18,8 @@ def test_a_share_of_each_row_is_masked():
     filled, rest = [], truth.tolist()
     for row in rows:
         assert [i for i, x in enumerate(row.tokens) if x == IDS.mask] == row.masks
-        there = {slot: rest.pop(0) for slot in row.masks}
-        filled += [there.get(i, x) for i, x in enumerate(row.tokens)]
+        true_tokens = {slot: rest.pop(0) for slot in row.masks}
+        filled += [true_tokens.get(i, x) for i, x in enumerate(row.tokens)]
     assert filled == tokens and not rest
 
 
@@ -32,7 +32,7 @@ def test_a_share_of_each_row_is_masked():
         ("encoder", "uniform_diffusion", ["ancestral"]),
     ],
 )
-def test_a_model_that_knows_nothing_restores_one_token(builder, objective, orders):
+def test_constant_model_restores_a_single_token(builder, objective, orders):
     """The figure is the same for all orders and steps. The baseline is the best constant model."""
     one, steps = subject_of(trained(builder, objective), constant=True).trained, [1, 3]
     settings = dict(tokens=60, row_tokens=16, share=0.5, orders=orders, steps=steps)
@@ -44,7 +44,7 @@ def test_a_model_that_knows_nothing_restores_one_token(builder, objective, order
     assert len(values) == 1 and values <= {np.mean(truth == x) for x in range(IDS.size)}
 
 
-def test_what_cannot_be_measured_is_refused():
+def test_models_without_masks_and_invalid_orders_are_rejected():
     causal = subject(trained("decoder", "causal_lm"))
     with refuses(ValueError, "masks"):
         unmasking(causal)

@@ -41,7 +41,7 @@ def planned(compared):
     return tiny.planned(runs_of_variants(compared)["small"])
 
 
-def test_a_comparison_is_read_and_written_as_the_same_value(compared, tmp_path):
+def test_comparison_round_trips_through_gin(compared, tmp_path):
     again = [*compared.eval_metrics, Partial(small.norm, power=4)]
     other = dataclasses.replace(
         compared, eval_metrics=again, reference="small", about='It\'s\n"new".'
@@ -56,14 +56,14 @@ def test_a_comparison_is_read_and_written_as_the_same_value(compared, tmp_path):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
-def test_every_comparison_can_be_run(name, tmp_path):
+def test_every_built_in_comparison_has_runs_and_round_trips(name, tmp_path):
     one = read_comparison(name)
     assert len(runs_of_variants(one)) == len(trained_variants(one)) > 1
     (tmp_path / "comparison.gin").write_text(comparison_text(one))
     assert read_comparison(str(tmp_path / "comparison.gin")) == one
 
 
-def test_the_seed_of_a_corpus_follows_that_of_the_run():
+def test_corpus_seed_follows_the_seed_of_the_run():
     """Also if the corpus is within another one."""
     one = read_comparison("masking_rate")
     of = runs_of_variants(one)
@@ -75,7 +75,7 @@ def test_the_seed_of_a_corpus_follows_that_of_the_run():
             assert {x for name, x in corpus.items() if name.endswith(".seed")} == {trial.seed}
 
 
-def test_values_are_overridden_on_the_command_line(compared, tmp_path):
+def test_command_line_overrides_fields_but_not_base_macros(compared, tmp_path):
     file = small.write(tmp_path)
     one = read_comparison(file, ["SEEDS = [7]", "budgets.text_tokens.number = 3000"])
     assert one.seeds == [7] and one.budget == Partial(budgets.text_tokens, number=3000)
@@ -83,7 +83,7 @@ def test_values_are_overridden_on_the_command_line(compared, tmp_path):
         read_comparison(file, ["STEPS = 3"])
 
 
-def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compared):
+def test_runs_differ_only_in_variant_lines_seed_and_directory(compared):
     facts = {"small": small.facts(6), "large/2": small.facts(9)}
     trials = trials_of(compared, runs_of_variants(compared), facts)
     runs = {(trial.variant, trial.seed): trial.run for trial in trials}
@@ -160,12 +160,12 @@ other_norm.__name__ = "norm"
         ),
     ],
 )
-def test_a_comparison_that_no_run_can_answer(compared, changed, named):
+def test_invalid_comparisons_are_rejected(compared, changed, named):
     with refuses(ValueError, *named):
         check(dataclasses.replace(compared, **changed))
 
 
-def test_figures_that_may_have_a_smallest_effect(compared):
+def test_smallest_effect_accepts_every_name_of_a_figure(compared):
     """A figure may be named with the settings of its eval metric and with its unit."""
     eval_metrics = [small.norm, Partial(small.norm, power=4)]
     figures = ("norm", "norm (units)", "norm (power=4)", "norm (power=4, units)")
@@ -175,7 +175,7 @@ def test_figures_that_may_have_a_smallest_effect(compared):
     assert check(one) is one
 
 
-def test_a_variant_that_a_file_names_twice_is_not_lost(tmp_path):
+def test_duplicate_variant_is_rejected(tmp_path):
     lines = "comparison.Comparison.variants = {'a': [], 'b': [], 'a': ['PEAK = 1e-2']}"
     with refuses(ValueError, "small.gin", "a"):
         read_comparison(small.write(tmp_path, lines), trusted=["tests"])
@@ -192,12 +192,12 @@ def test_a_variant_that_a_file_names_twice_is_not_lost(tmp_path):
         (["objectives/none.gin"], ["objectives/none.gin"]),
     ],
 )
-def test_lines_that_no_variant_may_have(compared, lines, expected):
+def test_invalid_variant_lines_are_rejected(compared, lines, expected):
     with refuses(ValueError, "'x'", *expected):
         runs_of_variants(dataclasses.replace(compared, variants={"small": [], "x": lines}))
 
 
-def test_variants_may_read_one_synthetic_task_in_another_order():
+def test_variants_may_read_a_synthetic_task_in_another_order():
     runs = runs_of_variants(read_comparison("arithmetic"))
     orders = [dict(flattened("corpus", run.corpus))["corpus.task.order"] for run in runs.values()]
     assert {*orders} == {"plain", "reversed"}
@@ -207,7 +207,7 @@ def notes(*, seed, order="up"):
     """Your own synthetic task, which is not drawn here."""
 
 
-def test_a_setting_of_ones_own_synthetic_task_by_the_same_name_makes_other_text():
+def test_order_of_a_user_synthetic_task_counts_as_other_data():
     run = next(iter(runs_of_variants(read_comparison("arithmetic")).values()))
     corpora = [
         Partial(run.corpus.function, **{**run.corpus.settings, "task": Partial(notes, order=order)})
@@ -226,20 +226,20 @@ def test_variants_may_train_on_more_documents_of_one_text():
     assert given == [20, 200, None]
 
 
-def test_runs_that_would_share_their_checkpoints_are_refused(compared):
+def test_shared_checkpoint_directory_is_rejected(compared):
     base = [*compared.base, "training.Run.checkpoint_dir = '/checkpoints'"]
     with refuses(ValueError, "checkpoint_dir", "/checkpoints"):
         runs_of_variants(dataclasses.replace(compared, base=base))
 
 
-def test_a_later_line_of_a_variant_overrides_an_earlier_one(compared):
+def test_later_variant_line_overrides_an_earlier_one(compared):
     lines = ["PEAK = 1.0", "objectives/prefix_lm.gin", "PEAK = 2.0"]  # The base has causal_lm.gin.
     run = runs_of_variants(dataclasses.replace(compared, variants={"x": lines}))["x"]
     assert run.optimizer.settings["learning_rate"].settings["peak"] == 2.0
     assert run.objective.function.__name__ == "prefix_lm"
 
 
-def test_variants_may_name_what_the_comparison_imports(tmp_path):
+def test_variants_may_use_imports_of_the_comparison(tmp_path):
     objective = "training.Run.objective = @small.norm"
     variants_line = f"comparison.Comparison.variants = {{'small': [], 'own': ['{objective}']}}"
     compared = read_comparison(small.write(tmp_path, variants_line))
@@ -250,7 +250,7 @@ def test_variants_may_name_what_the_comparison_imports(tmp_path):
     assert again == compared
 
 
-def test_a_module_that_one_variant_imports_is_known_to_all_of_them(tmp_path):
+def test_module_imported_by_one_variant_is_known_to_all(tmp_path):
     """The file imports it too, and the variant that does not import it comes first."""
     objective = "training.Run.objective = @small.norm"
     variants = {"own": [objective], "again": ["from tests.comparison import small", objective]}
@@ -269,7 +269,7 @@ def test_a_module_that_one_variant_imports_is_known_to_all_of_them(tmp_path):
         "import tests.comparison.small as small\nx = = 1",
     ],
 )
-def test_an_import_needs_trust_however_it_is_written(compared, tmp_path, line):
+def test_import_in_a_variant_needs_trust(compared, tmp_path, line):
     loss_of = Partial(loss_under, objectives=["causal_lm"])
     own = dataclasses.replace(compared, eval_metrics=[loss_of], variants={"x": [line]})
     (tmp_path / "comparison.gin").write_text(comparison_text(own))
@@ -280,7 +280,7 @@ def test_an_import_needs_trust_however_it_is_written(compared, tmp_path, line):
         assert read_comparison(file, trusted=[trusted]).variants == {"x": [line]}
 
 
-def test_variants_may_name_two_modules_of_one_package(tmp_path, monkeypatch):
+def test_variants_may_use_two_modules_of_one_package(tmp_path, monkeypatch):
     package = tmp_path / "twofold"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -314,7 +314,7 @@ def test_every_variant_is_trained_on_every_budget(compared, tmp_path):
     assert read_comparison(str(tmp_path / "comparison.gin"), trusted=["tests"]) == one
 
 
-def test_an_unknown_name_and_missing_fields(tmp_path):
+def test_unknown_comparison_and_missing_fields_are_rejected(tmp_path):
     with refuses(ValueError, "maskin_rate", "masking_rate"):
         read_comparison("maskin_rate")
     with refuses(ValueError, "xyz", "masking_rate"):
@@ -326,7 +326,7 @@ def test_an_unknown_name_and_missing_fields(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_budget_of_tokens_is_counted_in_the_rows(planned):
+def test_token_budget_counts_text_tokens_of_the_rows(planned):
     steps = budgets.text_tokens(planned, number=1500)
     read = [budgets.tokens_of(planned, n) for n in (steps - 1, steps)]
     assert read[0] < 1500 <= read[1]
@@ -337,27 +337,27 @@ def test_a_budget_of_tokens_is_counted_in_the_rows(planned):
 
 
 @pytest.mark.parametrize("number", [0, -3000])
-def test_a_budget_of_no_tokens_is_refused(planned, number):
+def test_token_budget_below_1_is_rejected(planned, number):
     with refuses(ValueError, "text_tokens.number", 1, number):
         budgets.text_tokens(planned, number=number)
 
 
 @pytest.mark.slow
-def test_tokens_beyond_those_counted_are_as_many_on_average(planned, monkeypatch):
+def test_uncounted_tokens_are_extrapolated_from_counted_steps(planned, monkeypatch):
     exactly = budgets.text_tokens(planned, number=20_000), budgets.tokens_of(planned, 80)
     monkeypatch.setattr(budgets, "COUNTED", 20)
     about = budgets.text_tokens(planned, number=20_000), budgets.tokens_of(planned, 80)
     assert about == pytest.approx(exactly, rel=0.02)
 
 
-def test_a_budget_of_flops(planned):
+def test_flops_budget_gives_whole_steps(planned):
     of_a_step = step_flops(planned.recipe, planned.schedules)
     assert budgets.model_flops(planned, number=7.4 * of_a_step) == 7
     with refuses(ValueError, "0", "1", "budgets.model_flops"):
         budgets.model_flops(planned, number=of_a_step / 3)
 
 
-def test_a_budget_of_targets_counts_what_has_a_loss(planned):
+def test_target_budget_counts_tokens_with_a_loss(planned):
     """A causal model has a loss on each of the 256 tokens of a step, also on ends of documents."""
     assert budgets.targets(planned, number=3 * 256) == 3
     assert budgets.targets(planned, number=3 * 256 + 1) == 4
@@ -368,17 +368,17 @@ IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels
 
 @pytest.fixture(scope="module")
 def masked():
-    return of_encoder(objectives.masked_lm(IDS, rate=0.25))
+    return encoder_plan(objectives.masked_lm(IDS, rate=0.25))
 
 
-def of_encoder(objective):
+def encoder_plan(objective):
     """Returns the plan of a run of an encoder, with 16 rows of 32 slots per step."""
     sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
     return tiny.plan(models.encoder(128, **sizes), objective, dict(encoder=32))
 
 
 @pytest.mark.slow
-def test_targets_are_those_of_the_corrupted_batches(masked):
+def test_target_budget_counts_targets_of_corrupted_batches(masked):
     found = [sum(x.values()) for _, x in itertools.islice(budgets.targets_of_steps(masked), 8)]
     total = np.cumsum(found)
     # A quarter of the 480 tokens without cls and sep, rounded in each document, of 128 slots.
@@ -388,28 +388,30 @@ def test_targets_are_those_of_the_corrupted_batches(masked):
 
 
 @pytest.mark.slow
-def test_targets_beyond_those_counted_are_as_many_on_average(masked, monkeypatch):
+def test_uncounted_targets_are_extrapolated_from_counted_steps(masked, monkeypatch):
     exactly = budgets.targets(masked, number=4000)
     monkeypatch.setattr(budgets, "COUNTED", 8)
     assert exactly > 30 and budgets.targets(masked, number=4000) == pytest.approx(exactly, rel=0.1)
 
 
 @pytest.mark.slow
-def test_targets_that_change_beyond_those_counted_are_refused(monkeypatch):
+def test_target_budget_rejects_noise_that_changes_after_counted_steps(monkeypatch):
     monkeypatch.setattr(budgets, "COUNTED", 2)
-    one = of_encoder(objectives.annealed(IDS, objectives.masked_lm, "rate", 0.5, 0.1, 9, stages=2))
+    one = encoder_plan(
+        objectives.annealed(IDS, objectives.masked_lm, "rate", 0.5, 0.1, 9, stages=2)
+    )
     assert budgets.targets(one, number=300) == 2
     with refuses(ValueError, "2", "rate_0.5"):
         budgets.targets(one, number=5000)
 
 
 @pytest.mark.slow
-def test_a_budget_of_seconds(planned, monkeypatch):
+def test_seconds_budget_gives_steps(planned, monkeypatch):
     monkeypatch.setattr(budgets, "TIMED", 2)
     assert budgets.seconds(planned, number=3600) > 60
 
 
-def test_a_budget_that_ends_within_the_warm_up(compared):
+def test_budget_within_the_warm_up_is_rejected_with_a_sufficient_one(compared):
     longer = [*compared.base, "optimizers.warmup_constant.warmup_steps = 30"]
     one = tiny.planned(
         runs_of_variants(dataclasses.replace(compared, base=[*longer, "STEPS = 31"]))["small"]
@@ -420,7 +422,7 @@ def test_a_budget_that_ends_within_the_warm_up(compared):
     assert 31 <= budgets.text_tokens(one, number=enough) <= 32
 
 
-def test_the_package_loads_no_jax():
+def test_comparison_package_loads_neither_jax_nor_gin():
     program = (
         "import sys, pretrax.comparison; print({'jax', 'gin', 'tensorflow'} & set(sys.modules))"
     )
@@ -430,7 +432,7 @@ def test_the_package_loads_no_jax():
     assert completed.stdout.strip() == "set()", completed.stderr
 
 
-def test_eval_metrics_of_one_function_are_told_apart_by_their_settings():
+def test_eval_metrics_of_one_function_are_named_by_their_settings():
     of = functools.partial(Partial, small.norm)
     several = [of(power=4), of(objectives=["causal_lm", "ul2"]), of(objectives="bart")]
     words = [settings_in_words(one, several) for one in several]

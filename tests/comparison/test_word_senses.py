@@ -42,20 +42,20 @@ def measured(builder, found, monkeypatch, **settings):
     return {figure.name: figure for figure in word_in_context(subject, **SMALL | settings)}
 
 
-def test_words_of_the_most_uses_in_both_meanings_come_first():
+def test_words_with_most_uses_in_both_meanings_come_first():
     counts = {"set": (3, 5), "list": (9, 4), "rare": (1, 9)}
-    some = [
+    uses_of_words = [
         WordUse(word, meaning, f"{k}", "")
         for word, numbers in counts.items()
         for meaning, number in zip((PROSE, CODE), numbers)
         for k in range(number)
     ]
-    found = frequent_uses(some, 2)
+    found = frequent_uses(uses_of_words, 2)
     assert [of_word[0].word for of_word in found] == ["list", "set"]
-    assert frequent_uses(some[::-1], 2) == found  # in any order
+    assert frequent_uses(uses_of_words[::-1], 2) == found  # in any order
 
 
-def test_all_uses_of_a_word_are_the_same_tokens_at_the_same_position(uses):
+def test_uses_of_a_word_have_the_same_tokens_at_the_same_position(uses):
     one = trained("encoder", "masked_lm")
     placed = placed_uses(one, frequent_uses(uses, 4)[0], uses=4, context=8)
     assert [use.meaning for use in placed] == [PROSE, CODE] * 4
@@ -65,7 +65,7 @@ def test_all_uses_of_a_word_are_the_same_tokens_at_the_same_position(uses):
     assert len({(use.word_tokens, use.end, len(use.tokens)) for use in placed}) == 1
 
 
-def test_separation_by_hand():
+def test_separation_matches_hand_computed_values():
     """The separation follows from the angles between the states."""
     angles = np.deg2rad([0, 10, 100, 40])
     states = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -79,14 +79,14 @@ def test_separation_by_hand():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("builder", MODELS)
-def test_embeddings_tell_nothing(builder, uses, monkeypatch):
+def test_embeddings_alone_score_chance(builder, uses, monkeypatch):
     found = measured(builder, uses, monkeypatch)
     assert found["word_in_context/layer_0"].value == 0.5
     assert {"word_in_context", "word_in_context/layer_1", "word_in_context/neighbors"} < set(found)
     assert found["word_in_context"].note.startswith("layer ")
 
 
-def test_planted_states_come_apart_and_the_layer_is_chosen_by_other_uses(uses, monkeypatch):
+def test_planted_states_are_separated_at_the_chosen_layer(uses, monkeypatch):
     """Layer 1 distinguishes the meanings. Constant states of any size score chance."""
     meaning_of = {}
     place = word_senses.placed_use
@@ -111,7 +111,7 @@ def test_planted_states_come_apart_and_the_layer_is_chosen_by_other_uses(uses, m
     assert found["word_in_context/layer_0"].value == found["word_in_context/neighbors"].value == 0.5
 
 
-def test_errors(uses, monkeypatch):
+def test_invalid_word_sense_settings_are_rejected(uses, monkeypatch):
     with refuses(ValueError, "4000"):
         measured("encoder", uses, monkeypatch, uses=4000)
     with refuses(ValueError, "uses", "4", "3"):

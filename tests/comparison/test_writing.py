@@ -1,4 +1,4 @@
-"""Fine-tuning to write: what is learned, the gain of pre-training, and figures by hand."""
+"""Fine-tuning to write: what is learned, the gain of pre-training, and hand-computed figures."""
 
 import inspect
 import math
@@ -28,14 +28,14 @@ def by_name(figures) -> dict:
 
 
 @pytest.fixture
-def few(monkeypatch):
+def short_task(monkeypatch):
     monkeypatch.setitem(writing.TEXTS_AND_ANSWERS, "translation", lambda subject: FEW)
 
 
 # --- the two languages ----------------------------------------------------------------------------
 
 
-def test_a_sentence_is_translated_word_by_word_and_put_in_order():
+def test_translations_map_words_and_reorder_them():
     pairs = [(first.split(), second.split()) for first, second in translations(300)]
     lexicon: dict[str, str] = {}
     for first, second in pairs:
@@ -48,9 +48,9 @@ def test_a_sentence_is_translated_word_by_word_and_put_in_order():
     nouns = {word for first, _ in pairs if len(first) == 3 for word in (first[0], first[2])}
     for first, second in pairs:
         if len(first) == 5:  # adjective noun verb adjective noun
-            its, subject, verb, of_it, other = first
+            first_adjective, subject, verb, second_adjective, other = first
             assert [subject, other] == [word for word in first if word in nouns]
-            order = [subject, its, other, of_it, verb]
+            order = [subject, first_adjective, other, second_adjective, verb]
             known = [(lexicon.get(word), new) for word, new in zip(order, second)]
             assert all(one in (None, new) for one, new in known)
     words = {word for first, _ in pairs for word in first}
@@ -59,11 +59,11 @@ def test_a_sentence_is_translated_word_by_word_and_put_in_order():
     assert len(words) == len(others) == count and not words & others
 
 
-def test_sentences_are_drawn_once_and_the_same_every_time():
-    some = translations(400)
-    assert len({first for first, _ in some}) == len({second for _, second in some}) == 400
-    assert translations(400) == some and translations(40) == some[:40]
-    assert not {first for first, _ in translations(40, seed=1)} & {first for first, _ in some}
+def test_translations_are_unique_and_deterministic():
+    sentences = translations(400)
+    assert len({first for first, _ in sentences}) == len({second for _, second in sentences}) == 400
+    assert translations(400) == sentences and translations(40) == sentences[:40]
+    assert not {first for first, _ in translations(40, seed=1)} & {first for first, _ in sentences}
 
 
 # --- what is learned ------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_every_layout_that_writes_learns_to_answer(builder):
 
 
 @pytest.mark.slow
-def test_a_model_that_has_learnt_nothing_saves_nothing(few, monkeypatch):
+def test_untrained_constant_model_has_no_gain(short_task, monkeypatch):
     monkeypatch.setattr(writing, "answer", lambda trained, mode, items, _: [{"answer": ""}] * 8)
     subject = subject_of(trained("decoder", "causal_lm"), constant=True)
     few_steps = dict(steps=1, peaks=[1e-9], batch_size=8)
@@ -100,7 +100,7 @@ def test_a_model_that_has_learnt_nothing_saves_nothing(few, monkeypatch):
 
 
 @pytest.mark.slow
-def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypatch):
+def test_answer_scores_match_hand_computed_values(short_task, monkeypatch):
     """A model writes every answer correctly except the last. The figures are computed by hand."""
     answers = dict(FEW["validation"])
     last = FEW["validation"][-1][0]
@@ -124,7 +124,7 @@ def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypa
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("builder", MODELS)
-def test_the_loss_is_that_of_the_answers_tokens_alone(builder):
+def test_finetuning_loss_counts_only_answer_tokens(builder):
     one = writing.with_answer_forms(trained(builder, MODELS[builder]))
     answered = [answered_prompt(one, *pair) for pair in PAIRS[:8]]
     asked = []
@@ -140,12 +140,12 @@ def test_the_loss_is_that_of_the_answers_tokens_alone(builder):
     assert asked == [pytest.approx(expected, rel=1e-4)]
 
 
-def test_a_task_that_the_signature_names_has_texts():
+def test_every_task_of_the_signature_has_texts():
     annotation = inspect.signature(finetune_to_write).parameters["task"].annotation
     assert typing.get_args(annotation) == tuple(writing.TEXTS_AND_ANSWERS)
 
 
-def test_models_that_do_not_write_are_refused():
+def test_models_that_do_not_generate_and_unknown_tasks_are_rejected():
     with refuses(ValueError, "encoder"):
         finetune_to_write(subject_of(trained("encoder", "masked_lm")), task="translation")
     with refuses(ValueError, "task", "translation", "summaries"):

@@ -30,7 +30,7 @@ def at_the_end(*, seed):
     return sums(seed=seed, questions=QUESTIONS[:3])
 
 
-def test_what_begins_with_the_right_words_counts(monkeypatch):
+def test_answer_counts_if_it_begins_with_the_right_words(monkeypatch):
     for texts, share in ((["0 2 5", "1 0", " 1 0 ."], 1.0), (["0 20", "1", "1 0 + 1"], 1 / 3)):
         monkeypatch.setattr(written_answers, "continued", lambda *_, texts=texts: texts)
         first, one = written_answers.synthetic_answers(subject(of=at_the_end))
@@ -39,7 +39,7 @@ def test_what_begins_with_the_right_words_counts(monkeypatch):
         assert first.baseline == pytest.approx(2 / 3) and first.note == "3 questions"
 
 
-def test_masks_stand_for_the_answer_and_are_written_in_each_order(monkeypatch):
+def test_masked_answers_are_filled_in_each_order(monkeypatch):
     asked = []
 
     def write_masks(model, rows, *, mode, order):
@@ -71,7 +71,7 @@ def test_masks_stand_for_the_answer_and_are_written_in_each_order(monkeypatch):
     ("builder", "objective"),
     [("decoder", "fill_in_the_middle"), ("encoder_decoder", "span_corruption")],
 )
-def test_a_blank_is_filled_with_the_answer_and_no_more(monkeypatch, builder, objective):
+def test_blank_must_be_filled_with_exactly_the_answer(monkeypatch, builder, objective):
     def infilled(written, one, sides, decoding):
         assert sides == [("1 + 1 =", ""), ("5 + 5 =", ""), ("1 + 9 =", " ."), ("2 ", " 1")]
         assert decoding.max_new == 1 + 4 + 1  # a sentinel, bytes of " 1 0", and an end
@@ -87,7 +87,7 @@ def test_a_blank_is_filled_with_the_answer_and_no_more(monkeypatch, builder, obj
         assert figures[0].note == "3 questions"
 
 
-def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
+def test_token_limit_leaves_room_for_sentinel_and_end(monkeypatch):
     """A model of span corruption names the blank before it fills the blank."""
 
     def of_signs(*, seed):
@@ -110,7 +110,7 @@ def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
     ("builder", "objective"),
     [("decoder", "causal_lm"), ("encoder", "masked_lm"), ("encoder", "uniform_diffusion")],
 )
-def test_a_model_that_knows_nothing_is_right_about_nothing(builder, objective):
+def test_untrained_model_scores_0(builder, objective):
     figures = written_answers.synthetic_answers(
         subject(builder, objective, at_the_end), orders=["confidence"]
     )
@@ -118,7 +118,7 @@ def test_a_model_that_knows_nothing_is_right_about_nothing(builder, objective):
     assert len(figures) == (2 if builder == "decoder" else 3)
 
 
-def test_errors():
+def test_unsuitable_questions_and_models_are_rejected():
     with refuses(ValueError, "<extra_id_0>", "synthetic_questions"):
         written_answers.synthetic_answers(subject())
     with refuses(ValueError, "'encoder_decoder'", "infill"):

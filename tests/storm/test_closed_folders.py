@@ -46,7 +46,7 @@ def prepare(tmp_path, out, monkeypatch):
 
 
 def compare(tmp_path, out, monkeypatch):
-    small.here(monkeypatch)
+    small.run_trials_in_process(monkeypatch)
     return here("compare", small.write(tmp_path / "own"), f"--gin.DIRECTORY={str(out)!r}")
 
 

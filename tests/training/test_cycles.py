@@ -255,22 +255,22 @@ def test_pieces_that_are_too_small_for_the_matrix_unit_are_named():
 
 
 @pytest.mark.parametrize(
-    "was, now, said",
+    "was, now, advice",
     [
         ("bf16[128,2816]", "bf16[2048,2816]", "rows"),
         ("dim_labels=bf_io->bf\n}\n\n%start", "dim_labels=bf_io->bf, operand_precision={highest,highest}\n}\n\n%start", "6 passes"),
         ("%p.3 = bf16[4096,128]", "%p.3 = f32[4096,128]", "dtype='bfloat16'"),
     ],
 )  # fmt: skip
-def test_products_are_named_with_what_to_change(was, now, output):
+def test_products_are_named_with_what_to_change(was, now, advice):
     text = PROGRAM.replace(was, now)
-    if output == "rows":  # 64 rows
+    if advice == "rows":  # 64 rows
         text = text.replace("bf16[4096,128]", "bf16[64,2048]").replace(
             "%convolution.2 = bf16[4096,2816]", "%convolution.2 = bf16[64,2816]"
         )
     found = estimated(text)
     assert text != PROGRAM
-    assert output in found.slow[0].advice
+    assert advice in found.slow[0].advice
 
 
 def test_a_kernel_without_a_cost_takes_what_its_arrays_do():

@@ -284,7 +284,7 @@ def test_killed_and_gone_on_from_a_copy_equals_never_killed(data, tmp_path, caps
         with exits(capsys, f"step {step}", "steps = 2", f"--steps={step}"):
             run.here(capsys, training__Run__steps=2)
     assert "Continuing from the local copy of step 3." in out
-    output = run.said(capsys)
+    output = run.output(capsys)
     assert "Continuing from the local copy of step 7." in output and "warning" not in output
     assert run.lines() == whole.lines()
     tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
@@ -334,7 +334,7 @@ def test_a_disk_without_room_for_copies_costs_no_checkpoint(
 ):
     run = LocalRun(tmp_path, data)
     monkeypatch.setattr(of, name, broken)
-    output = run.said(capsys, STEPS=5)
+    output = run.output(capsys, STEPS=5)
     assert why in output and "Done." in output and run.saved() == [4, 5]
 
 
@@ -461,6 +461,6 @@ def test_two_processes_that_need_each_others_copies_continue_from_the_checkpoint
 
 @pytest.mark.slow
 def test_one_process_continues_from_the_checkpoint_of_two(killed, capsys):
-    output = killed.said(capsys)
+    output = killed.output(capsys)
     assert "copy of step 7 is not used: it is of a run of 2 processes." in output
     assert "Continuing from the checkpoint of step 4." in output
