@@ -42,10 +42,10 @@ def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules
     """
 
     def dividing(axes, size):
-        left = [axis for axis in mesh_axes(axes) if mesh.shape[axis] > 1]
-        while left and size % math.prod(mesh.shape[axis] for axis in left):
-            left.pop()
-        return tuple(left) if len(left) > 1 else left[0] if left else None
+        kept = [axis for axis in mesh_axes(axes) if mesh.shape[axis] > 1]
+        while kept and size % math.prod(mesh.shape[axis] for axis in kept):
+            kept.pop()
+        return tuple(kept) if len(kept) > 1 else kept[0] if kept else None
 
     entries = nn.logical_to_mesh_axes(names, rules) or ()
     return P(*map(dividing, entries, shape))

@@ -313,14 +313,14 @@ def _check_names(source: TensorFiles, expected: set[str], unscaled: set[str]):
                 "lacks: leave it out."
             )
     missing = expected - unscaled - source.names
-    left = source.names - expected
-    if missing or left:
+    unexpected = source.names - expected
+    if missing or unexpected:
         message = (
-            f"The tensors in {source.path} do not match the model: {unmatched(missing, left)}. Use "
-            "the settings that the checkpoint was trained with: the numbers of layers, "
-            "mlp_activations and logits_via_embedding."
+            f"The tensors in {source.path} do not match the model: "
+            f"{unmatched(missing, unexpected)}. Use the settings that the checkpoint was trained "
+            "with: the numbers of layers, mlp_activations and logits_via_embedding."
         )
-        if missing and not left and all(name.endswith(".scale") for name in missing):
+        if missing and not unexpected and all(name.endswith(".scale") for name in missing):
             message += (
                 " If its norms have no scale, set "
                 f"--unscaled={','.join(sorted(missing | unscaled))} (`unscaled` of read_params)."

@@ -307,8 +307,8 @@ def _crop(away_share, key, text: Text, count: int) -> Text:
     away = round_ratio(document.length * away_share[0], away_share[1])
     away = jnp.maximum(jnp.minimum(away, document.length - 1), 0)
     first = document.start + randint(document_bits(key, count), away + 1)
-    left = piece(first, document.length - away)
-    return Text(*splice(text.tokens, left, text.tokens.size))
+    kept = piece(first, document.length - away)
+    return Text(*splice(text.tokens, kept, text.tokens.size))
 
 
 def _two_views(apply, cls, key, row, partner, lengths, max_documents):

@@ -106,10 +106,10 @@ def projected_cross_entropies(
     finish, constants = jax.closure_convert(
         projection.finish, jax.ShapeDtypeStruct(logits, jnp.float32)
     )
-    given = _Given(cut(projection.states), projection.kernel, tuple(constants), weights_NxBxC)
+    primals = _Primals(cut(projection.states), projection.kernel, tuple(constants), weights_NxBxC)
     shards = projection.row_shards, projection.slot_shards
     expected = None if factors is None else tuple(jnp.asarray(x, jnp.float32) for x in factors)
-    return list(_sums(finish, tuple(z_losses), shards, labels_NxBxC, expected, given))
+    return list(_sums(finish, tuple(z_losses), shards, labels_NxBxC, expected, primals))
 
 
 def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: Sequence[Array]):
@@ -183,7 +183,7 @@ def _cut(x, length: int, shards: int):
     return pieces.reshape(len(pieces), rows, shards * length, *rest)
 
 
-class _Given(NamedTuple):
+class _Primals(NamedTuple):
     """Differentiable arguments of the sums: N pieces, each with C slots of every row."""
 
     states_NxBxCxE: Array
@@ -192,25 +192,27 @@ class _Given(NamedTuple):
     weights_NxBxC: tuple  # one array for each label of a slot
 
 
-def _plain_sums(finish, z_losses, shards, labels_NxBxC, factors, given: _Given) -> tuple[Sums, ...]:
+def _plain_sums(
+    finish, z_losses, shards, labels_NxBxC, factors, primals: _Primals
+) -> tuple[Sums, ...]:
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
-        logits_BxCxV = finish(_product(states_BxCxE, given.kernel_ExV), *given.constants)
+        logits_BxCxV = finish(_product(states_BxCxE, primals.kernel_ExV), *primals.constants)
         piece_sums = weighted_sums(logits_BxCxV, labels_BxC, weights_BxC, z_losses)
         return jax.tree.map(jnp.add, total, tuple(piece_sums)), None
 
     zeros = jnp.zeros(labels_NxBxC[0].shape[1])
     zero_sums = tuple(Sums(zeros, zeros if z_loss else None) for z_loss in z_losses)
     # With rematerialization, only one piece has logits in memory during differentiation too.
-    pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
+    pieces = primals.states_NxBxCxE, labels_NxBxC, primals.weights_NxBxC
     return lax.scan(jax.checkpoint(add), zero_sums, pieces)[0]
 
 
 _sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1, 2))
 
 
-def _sums_and_gradient(finish, z_losses, shards, labels_NxBxC, factors, given: _Given):
-    """Returns the sums, and (labels, factors, given, gradient of a total, losses of slots).
+def _sums_and_gradient(finish, z_losses, shards, labels_NxBxC, factors, primals: _Primals):
+    """Returns the sums, and (labels, factors, primals, gradient of a total, losses of slots).
 
     The total is the sum of all sums, each times its factor. Factors are divided by the largest
     factor, so that small factors do not vanish in the kernel's dtype.
@@ -231,8 +233,8 @@ def _sums_and_gradient(finish, z_losses, shards, labels_NxBxC, factors, given: _
 
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
-        products = _product(states_BxCxE, given.kernel_ExV)
-        logits_BxCxV, pull_back = jax.vjp(finish, products, *given.constants)
+        products = _product(states_BxCxE, primals.kernel_ExV)
+        logits_BxCxV, pull_back = jax.vjp(finish, products, *primals.constants)
         losses_BxC, log_partition = cross_entropies(logits_BxCxV, labels_BxC)
         z_losses_BxC = [z_loss * log_partition**2 if z_loss else None for z_loss in z_losses]
         # The gradient of losses is the probabilities minus 1 at the label. The gradient of z-losses
@@ -247,10 +249,10 @@ def _sums_and_gradient(finish, z_losses, shards, labels_NxBxC, factors, given: _
             d_logits -= jnp.where(_is_label(labels, logits_BxCxV), weights, 0.0)
 
         d_products, *d_constants = pull_back(d_logits)
-        d_products = d_products.astype(given.kernel_ExV.dtype)
+        d_products = d_products.astype(primals.kernel_ExV.dtype)
         d_kernel_DxXxExV = kernel_gradient(states_BxCxE, d_products)
         d_states = jnp.tensordot(
-            d_products, given.kernel_ExV, ((2,), (1,)), preferred_element_type=jnp.float32
+            d_products, primals.kernel_ExV, ((2,), (1,)), preferred_element_type=jnp.float32
         )
         total = jax.tree.map(jnp.add, total, (d_kernel_DxXxExV, tuple(d_constants)))
         slot_losses = tuple(map(Sums, losses_BxC, z_losses_BxC))
@@ -260,18 +262,18 @@ def _sums_and_gradient(finish, z_losses, shards, labels_NxBxC, factors, given: _
     if factors is not None:
         largest = _largest(factors)
         relative = [x / jnp.where(largest > 0, largest, 1.0) for x in factors]
-    zeros_DxXxExV = jnp.zeros((*shards, *given.kernel_ExV.shape))
-    zero_totals = zeros_DxXxExV, jax.tree.map(jnp.zeros_like, given.constants)
-    pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
+    zeros_DxXxExV = jnp.zeros((*shards, *primals.kernel_ExV.shape))
+    zero_totals = zeros_DxXxExV, jax.tree.map(jnp.zeros_like, primals.constants)
+    pieces = primals.states_NxBxCxE, labels_NxBxC, primals.weights_NxBxC
     (d_kernel_DxXxExV, d_constants), pieces_out = lax.scan(add, zero_totals, pieces)
     per_slot, d_states = pieces_out  # f32[N, B, C] for each of the sums
-    d_kernel = d_kernel_DxXxExV.sum((0, 1)).astype(given.kernel_ExV.dtype)
+    d_kernel = d_kernel_DxXxExV.sum((0, 1)).astype(primals.kernel_ExV.dtype)
     gradient = d_states, d_kernel, d_constants
     sums = tuple(
         jax.tree.map(lambda x_NxBxC, w=weights_NxBxC: jnp.sum(x_NxBxC * w, (0, 2)), slots)
-        for slots, weights_NxBxC in zip(per_slot, given.weights_NxBxC)
+        for slots, weights_NxBxC in zip(per_slot, primals.weights_NxBxC)
     )
-    return sums, (labels_NxBxC, factors, given, gradient, per_slot)
+    return sums, (labels_NxBxC, factors, primals, gradient, per_slot)
 
 
 def _times(weights: Sequence[Array], relative: Sequence[Array] | None) -> Sequence[Array]:
@@ -283,8 +285,8 @@ def _largest(factors: Sequence[Array]):
 
 
 def _backward(finish, z_losses, shards, saved, cotangents: tuple[Sums, ...]):
-    labels_NxBxC, factors, given, gradient, per_slot = saved
-    counted = [jnp.any(weights != 0, (0, 2)) for weights in given.weights_NxBxC]
+    labels_NxBxC, factors, primals, gradient, per_slot = saved
+    counted = [jnp.any(weights != 0, (0, 2)) for weights in primals.weights_NxBxC]
     counts_B = functools.reduce(jnp.logical_or, counted)
     shared = cotangents[0].losses[jnp.argmax(counts_B)] if factors is None else _largest(factors)
 
@@ -297,11 +299,11 @@ def _backward(finish, z_losses, shards, saved, cotangents: tuple[Sums, ...]):
             lambda x: (x * shared).astype(x.dtype), gradient
         )
         d_weights = tuple(sum(jax.tree.leaves(sums)) for sums in scaled)
-        return _Given(d_states, d_kernel, d_constants, d_weights)
+        return _Primals(d_states, d_kernel, d_constants, d_weights)
 
     def recomputed_gradient():
         sums = functools.partial(_plain_sums, finish, z_losses, shards, labels_NxBxC, factors)
-        return jax.vjp(sums, given)[1](cotangents)[0]
+        return jax.vjp(sums, primals)[1](cotangents)[0]
 
     usable = _are_expected(cotangents, factors, counts_B, shared)
     return None, None, lax.cond(usable, saved_gradient, recomputed_gradient)

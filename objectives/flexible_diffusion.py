@@ -126,11 +126,11 @@ class _FlexibleLoss:
     def __call__(self, batch) -> BatchLoss:
         stack = predicting_stack(batch)
         segments = batch[f"{stack}_segment_ids"]
-        given = batch[f"{stack}_input_tokens"]
+        input_tokens = batch[f"{stack}_input_tokens"]
         gaps = batch[f"{stack}_gaps"].astype(jnp.float32)
         rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
         live = (segments > 0) & (rates > 0)
-        stands_for_text = is_text(given, self.text) | (given == self.mask)
+        stands_for_text = is_text(input_tokens, self.text) | (input_tokens == self.mask)
         counts = jnp.sum(jnp.where(live, stands_for_text + gaps, 0.0), axis=-1)
         tokens = loss_by_rates(batch, rates, live).with_term("tokens", weights=counts)
         weights = jnp.where(live, 2.0**24 / jnp.maximum(rates, 1), 0.0)

@@ -107,11 +107,11 @@ def frequency_ranks(counts):
 def _counts(ids: TokenIds, outputs: ModelOutputs, batch):
     """Returns i32[W]: how often each text id occurs in the batch, visible or masked."""
     stack = predicting_stack(batch)
-    given = batch[f"{stack}_input_tokens"]
+    input_tokens = batch[f"{stack}_input_tokens"]
     labels, _, weights = predictions(batch)
-    visible = (batch[f"{stack}_segment_ids"] > 0) & is_text(given, ids.text)
+    visible = (batch[f"{stack}_segment_ids"] > 0) & is_text(input_tokens, ids.text)
     totals = jnp.zeros(ids.text[1] - ids.text[0], jnp.int32)
-    for tokens, counts in ((given, visible), (labels, weights > 0)):
+    for tokens, counts in ((input_tokens, visible), (labels, weights > 0)):
         totals = totals.at[word_number(ids.text, tokens)].add(counts.astype(jnp.int32))
     return totals
 

@@ -135,11 +135,13 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
 
 def _hybrid_loss(noise: HybridNoise, batch) -> BatchLoss:
     """Returns the divergences of all labels, weighted as a loss and as a bound."""
-    labels, slots, given, time, counts = noised_labels(batch)
+    labels, slots, input_tokens, time, counts = noised_labels(batch)
 
     def sums(outputs: ModelOutputs):
         logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
-        losses, loss_weights, bound_weights = hybrid_losses(noise, logits, labels, given, time)
+        losses, loss_weights, bound_weights = hybrid_losses(
+            noise, logits, labels, input_tokens, time
+        )
         return {
             "divergence": jnp.sum(counts * loss_weights * losses, -1),
             "bound": jnp.sum(counts * bound_weights * losses, -1),
@@ -159,26 +161,28 @@ def noised_labels(batch) -> tuple:
     labels, slots, weights = predictions(batch)
     document = jnp.take_along_axis(batch[f"{stack}_segment_ids"], slots, axis=1) - 1
     rates = jnp.take_along_axis(batch["rates"], jnp.maximum(document, 0), axis=1)
-    given = jnp.take_along_axis(batch[f"{stack}_input_tokens"], slots, axis=1)
+    input_tokens = jnp.take_along_axis(batch[f"{stack}_input_tokens"], slots, axis=1)
     rate = jnp.where(rates > 0, rates / 2.0**24, 0.5)
-    return labels, slots, given, rate, weights.astype(jnp.float32)
+    return labels, slots, input_tokens, rate, weights.astype(jnp.float32)
 
 
-def hybrid_losses(noise: HybridNoise, logits: Array, labels: Array, given: Array, time: Array):
+def hybrid_losses(
+    noise: HybridNoise, logits: Array, labels: Array, input_tokens: Array, time: Array
+):
     """Returns the divergence of each label, its weight in the loss, and its weight in the bound.
 
     Args:
       noise: parameters of the noise.
       logits: f32[..., V]; only the logits of text ids count.
-      labels, given: i32[...] the true token and the noised token.
+      labels, input_tokens: i32[...] the true token and the noised token.
       time: f32[...], between 0 and 1.
     """
     number = noise.text[1] - noise.text[0]
     replaced = noise.replaced(time)
     keeps, each, _ = noise(time)
-    is_mask = given == noise.mask
-    is_same = given == labels
-    losses = divergences(noise.text, logits, labels, given, keeps, each, is_mask)
+    is_mask = input_tokens == noise.mask
+    is_same = input_tokens == labels
+    losses = divergences(noise.text, logits, labels, input_tokens, keeps, each, is_mask)
 
     def weighted(mask_weight, replaced_weight, same_weight):
         return jnp.where(is_mask, mask_weight, jnp.where(is_same, same_weight, replaced_weight))
@@ -195,7 +199,7 @@ def divergences(
     text: tuple[int, int],
     logits: Array,
     labels: Array,
-    given: Array,
+    input_tokens: Array,
     keeps: Array,
     each: Array,
     is_mask: Array = False,
@@ -209,7 +213,7 @@ def divergences(
     Args:
       text: [first, last): the text ids, whose logits count.
       logits: f32[..., V].
-      labels, given: i32[...] the true token and the noised token.
+      labels, input_tokens: i32[...] the true token and the noised token.
       keeps: f32[...], probability that a token stays unchanged.
       each: f32[...], probability of each text id to replace the token.
       is_mask: bool[...], whether the noised token is a mask. The probabilities q and p of a mask
@@ -228,6 +232,8 @@ def divergences(
     others -= log_noised(labels) - jnp.log(each)
     divergence = (keeps + each) * log_label - each * others
 
-    log_ratio = jnp.where(given == labels, log_label, jnp.log(each) - log_noised(given))
+    log_ratio = jnp.where(
+        input_tokens == labels, log_label, jnp.log(each) - log_noised(input_tokens)
+    )
     log_ratio = jnp.where(is_mask, 0.0, log_ratio)
     return divergence + jnp.exp(log_ratio) - log_ratio - 1

@@ -201,10 +201,10 @@ class _DiffusionLoss:
     def __call__(self, batch) -> BatchLoss:
         stack = predicting_stack(batch)
         segments = batch[f"{stack}_segment_ids"]
-        given = batch[f"{stack}_input_tokens"]
+        input_tokens = batch[f"{stack}_input_tokens"]
         rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
         # A mask replaces text; other special tokens are never noised.
-        stands_for_text = is_text(given, self.text) | (given == self.mask)
+        stands_for_text = is_text(input_tokens, self.text) | (input_tokens == self.mask)
         bound = loss_by_rates(batch, rates, stands_for_text & (segments > 0) & (rates > 0))
         if self.weighted:
             return bound

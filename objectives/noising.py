@@ -471,8 +471,8 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
     drawn = jnp.where(live, poisson_lengths(length_bits, span_lengths), 0)
     begin = _sum_before(drawn, text, document)
     span = live & (begin < hidden) & (position < max_spans)
-    left = jnp.where(span, hidden - begin, 0)
-    covered = jnp.where(position == max_spans - 1, left, jnp.minimum(drawn, left))
+    remaining = jnp.where(span, hidden - begin, 0)
+    covered = jnp.where(position == max_spans - 1, remaining, jnp.minimum(drawn, remaining))
 
     # Gap g is before the g-th remaining token. Gaps are in random order, followed by slots without
     # a gap. The k-th gap gets span k.

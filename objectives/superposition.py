@@ -79,8 +79,8 @@ def _bags_of_row(bag_size: int, key, row, partner, lengths, max_documents):
     _, segments = splice(slot, piece(*bags), slot.size)
     # The place of the first token of each bag in its document.
     first = bag_size * (slot - by_document(bags.start, segments))
-    left = by_document(document.length, segments) - first
-    sizes = jnp.where(segments > 0, jnp.minimum(left, bag_size), 0)
+    remaining = by_document(document.length, segments) - first
+    sizes = jnp.where(segments > 0, jnp.minimum(remaining, bag_size), 0)
 
     def tokens_at(k: int):
         """Returns token k of each bag, from 0; 0 for smaller bags."""

@@ -193,11 +193,13 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame, 
 
 def _stationary_loss(text, lowest: float, random_share: float, batch) -> BatchLoss:
     """Returns the bound, summed over all labels."""
-    labels, slots, given, rate, counts = noised_labels(batch)
+    labels, slots, input_tokens, rate, counts = noised_labels(batch)
 
     def sums(outputs: ModelOutputs):
         logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
-        losses = stationary_losses(text, logits, labels, given, rate, random_share, 1 - lowest)
+        losses = stationary_losses(
+            text, logits, labels, input_tokens, rate, random_share, 1 - lowest
+        )
         return {"tokens": jnp.sum(counts * losses, -1)}
 
     return BatchLoss({"tokens": Term(jnp.sum(counts, -1))}, sums)
@@ -207,7 +209,7 @@ def stationary_losses(
     text: tuple[int, int],
     logits: Array,
     labels: Array,
-    given: Array,
+    input_tokens: Array,
     rate: Array,
     random_share: float,
     rate_of_change: float,
@@ -217,7 +219,8 @@ def stationary_losses(
     Args:
       text: [first, last): the text ids.
       logits: f32[..., V]; only the logits of text ids count.
-      labels, given: i32[...] the true and the noised token; a noised token outside text is a mask.
+      labels, input_tokens: i32[...] the true and the noised token; a noised token outside text is
+        a mask.
       rate: f32[...], probability that a token is noised, between 0 and 1.
       random_share: share of noised tokens that are random text; the others are masked.
       rate_of_change: derivative of the rate with respect to the time, which is uniform in 0 … 1.
@@ -225,8 +228,8 @@ def stationary_losses(
     keeps = 1 - rate
     random_each = random_share / (text[1] - text[0])
     each = rate * random_each
-    is_mask = ~is_text(given, text)
-    became = jnp.where(given == labels, keeps, 0.0) + each
+    is_mask = ~is_text(input_tokens, text)
+    became = jnp.where(input_tokens == labels, keeps, 0.0) + each
     weights = jnp.where(is_mask, 1 / rate, random_each / became)
-    losses = divergences(text, logits, labels, given, keeps, each, is_mask)
+    losses = divergences(text, logits, labels, input_tokens, keeps, each, is_mask)
     return rate_of_change * weights * losses / keeps

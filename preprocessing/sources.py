@@ -299,7 +299,7 @@ def shares_of(sizes: Mapping[str, int], share_bytes: int) -> list[list[FileRange
     """
     share_bytes = max(share_bytes, -(-sum(sizes.values()) // (MAX_TASKS - 1)))
     shares: list[list[FileRange]] = [[]]
-    left = share_bytes
+    remaining = share_bytes
     for path, size in sizes.items():
         is_jsonl = path.lower().endswith(JSONL_SUFFIXES)  # compressed files have other endings
         if is_jsonl and size > share_bytes:
@@ -308,11 +308,11 @@ def shares_of(sizes: Mapping[str, int], share_bytes: int) -> list[list[FileRange
         else:
             ranges = [FileRange(path)]
         for file_range in ranges:
-            if left <= 0:  # all shares but the last are full
+            if remaining <= 0:  # all shares but the last are full
                 shares.append([])
-                left = share_bytes
+                remaining = share_bytes
             shares[-1].append(file_range)
-            left -= size if file_range.end is None else file_range.end - file_range.start
+            remaining -= size if file_range.end is None else file_range.end - file_range.start
     return shares
 
 

@@ -63,7 +63,7 @@ class Recognized(NamedTuple):
     heads: tuple[str, ...]
     model: Model
     # Prefix of tensor names that models with heads have and this directory lacks, or "".
-    lacking: str
+    missing_prefix: str
 
     @property
     def config(self) -> Config:
@@ -72,7 +72,7 @@ class Recognized(NamedTuple):
 
     def tensor_name(self, name: str) -> str:
         """Returns the name of a tensor in this directory, given its name in models with heads."""
-        return name.removeprefix(self.lacking)
+        return name.removeprefix(self.missing_prefix)
 
 
 def recognize(source: TensorFiles) -> Recognized:
@@ -100,11 +100,13 @@ def recognize(source: TensorFiles) -> Recognized:
         )
     family = FAMILIES[kind]
     prefixed = any(name.startswith(family.base) for name in source.names)
-    lacking = "" if prefixed else family.base
+    missing_prefix = "" if prefixed else family.base
     try:
         _check_architecture(hf, family.layout)
-        settings = family.settings(hf, lambda name: name.removeprefix(lacking) in source.names)
-        settings |= family.tensor_settings(settings, partial(_read_any, source, lacking))
+        settings = family.settings(
+            hf, lambda name: name.removeprefix(missing_prefix) in source.names
+        )
+        settings |= family.tensor_settings(settings, partial(_read_any, source, missing_prefix))
         rows = hf["vocab_size"]
         check_fields(hf, family.harmless)
     except KeyError as error:
@@ -113,14 +115,14 @@ def recognize(source: TensorFiles) -> Recognized:
         ) from error
     heads = settings.pop("heads", ("vocabulary",))
     model = getattr(builders, family.layout)(rows, heads, **settings)
-    recognized = Recognized(family, settings, heads, model, lacking)
+    recognized = Recognized(family, settings, heads, model, missing_prefix)
     _check_names(source, recognized)
     return recognized
 
 
-def _read_any(source: TensorFiles, lacking: str, name: str) -> np.ndarray | None:
+def _read_any(source: TensorFiles, missing_prefix: str, name: str) -> np.ndarray | None:
     """Returns a tensor by its name in models with heads, or None if there is none."""
-    name = name.removeprefix(lacking)
+    name = name.removeprefix(missing_prefix)
     return source.read(name) if name in source.names else None
 
 
@@ -150,14 +152,14 @@ def _check_names(source: TensorFiles, recognized: Recognized) -> None:
     config = recognized.config
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
     copies = family.copies(config)
-    names = {recognized.lacking + name for name in source.names}
+    names = {recognized.missing_prefix + name for name in source.names}
     ignored = {name for name in names if family.ignores(name)}
     missing = expected - names - family.implied(config).keys()
-    left = names - expected - copies.keys() - ignored
-    if missing or left:
+    unexpected = names - expected - copies.keys() - ignored
+    if missing or unexpected:
         raise ValueError(
             f"The tensors in {source.path} do not match the {family.model_type!r} that its "
-            f"config.json describes: {unmatched(missing, left)}."
+            f"config.json describes: {unmatched(missing, unexpected)}."
         )
     for name in sorted(copies.keys() & names):
         original = copies[name]
@@ -254,29 +256,29 @@ def write_model(
     return family
 
 
-def _check_heads(config: Config, family: Family, left: Collection[str]) -> None:
+def _check_heads(config: Config, family: Family, omitted: Collection[str]) -> None:
     """Raises ValueError if the heads of an export would not compute what the model's heads compute.
 
     Args:
-      left: result of `left_out`.
+      omitted: result of `left_out`.
     """
     for head in set(classifiers()) & set(config.heads) - family.heads:
         raise ValueError(
             f"Got a {family.model_type!r} with the head {head!r}, expected no classification head: "
             "transformers has no class for such a model. Train a model of another family."
         )
-    if "projections_classes" in left:
+    if "projections_classes" in omitted:
         raise ValueError(
             f"Got a {family.model_type!r} with the heads {', '.join(config.heads)}, expected only "
             "'classes': in transformers, a model has either this head or the other heads."
         )
-    if "decoder/ahead" in left and config.ahead == "parallel":
+    if "decoder/ahead" in omitted and config.ahead == "parallel":
         raise ValueError(
             "Got a model with ahead='parallel', whose last layer is one of its heads: transformers "
             "does not support such heads. Convert a model with ahead='sequential'."
         )
     for kind in HEADS.values():
-        if kind.replaces_top and f"projections_{kind.name}" in left:
+        if kind.replaces_top and f"projections_{kind.name}" in omitted:
             raise ValueError(
                 f"Got a model with the head {kind.name!r}, whose output predicts the next token: "
                 "transformers does not have such a layer. Convert a model of another objective."
@@ -323,8 +325,8 @@ def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[
     """
     tensors = named_tensors(family.links(config), config)
     written = {at.path for _, _, locations in tensors for at in locations}
-    left = (path.split("/") for path in flattened(params).keys() - written)
-    return sorted({"/".join(p[: 1 if p[0].startswith("projections_") else 2]) for p in left})
+    omitted = (path.split("/") for path in flattened(params).keys() - written)
+    return sorted({"/".join(p[: 1 if p[0].startswith("projections_") else 2]) for p in omitted})
 
 
 def family_of(config: Config) -> Family:

@@ -156,7 +156,7 @@ MBART = BART._replace(
     presets=("mbart_*",),
     by_heads=classes_of("MBart", "classes"),
     shown_mode=None,  # most of these models are published for translation
-    wraps_text=True,
+    classifier_starts_with_last_id=True,
 )
 PEGASUS = MBART._replace(
     model_type="pegasus",
@@ -165,6 +165,6 @@ PEGASUS = MBART._replace(
     presets=("pegasus_*",),
     implied=sinusoids,
     by_heads=(),
-    wraps_text=False,
+    classifier_starts_with_last_id=False,
 )
 register_families(BART, MBART, PEGASUS)

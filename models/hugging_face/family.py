@@ -126,7 +126,7 @@ class Family(NamedTuple):
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
     # Whether a classifier's decoder starts with the last id of the text instead of
     # decoder_start_token_id.
-    wraps_text: bool = False
+    classifier_starts_with_last_id: bool = False
     # Mode in which `predict` uses a published model of the family. None: that of its layout.
     shown_mode: str | None = None
     # config.json -> config.json with the fields that depend on ids, which `config` does not know.

@@ -131,14 +131,14 @@ def tensor_shapes(
 NAMED = 5  # number of tensors that `unmatched` names
 
 
-def unmatched(missing: Collection[str], left: Collection[str]) -> str:
+def unmatched(missing: Collection[str], unexpected: Collection[str]) -> str:
     """Returns a text that names the first few missing tensors and the first few left over.
 
     >>> unmatched({"a"}, set())
     '1 missing: a'
     """
     parts = []
-    for names, what in ((missing, "missing"), (left, "left over")):
+    for names, what in ((missing, "missing"), (unexpected, "left over")):
         if names:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             parts.append(f"{len(names)} {what}: {', '.join(sorted(names)[:NAMED])}{more}")

@@ -154,7 +154,7 @@ def _prompt_forms(
         pooling: Pooling = "last"
         if recognized.model.layout == "encoder":
             pooling = POOLINGS[source.config.get("classifier_pooling", "cls")]
-        start = frame[1][-1:] if recognized.family.wraps_text else ()
+        start = frame[1][-1:] if recognized.family.classifier_starts_with_last_id else ()
         form = PromptForm("classify", *frame, start, causal, head="classes", pooling=pooling)
         forms.append(form._replace(independent=problem == "multi_label_classification"))
     if "token_classes" in recognized.heads:
