@@ -308,7 +308,7 @@ def test_training_continues_from_an_imported_model(tmp_path, capsys, monkeypatch
     one.dir = tmp_path / "on"
     one.values["RUN_DIR"] = str(one.dir)
     scanned = one.arguments(models__decoder__scan_layers=True)  # like the import
-    tiny.run_here([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
+    tiny.train_in_process([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
     output = capsys.readouterr().out.replace("\n", " ")
     assert f"Starting from step 0 of {tmp_path}/run" in output and "initialized" not in output
     after = flattened(open_saved_model(str(one.dir), trusted=["tests"]).params)

@@ -320,7 +320,7 @@ def test_latest_checkpoint_is_resolved_when_it_is_read(tmp_path, kind):
 @pytest.mark.slow
 def test_heldout_losses_match_the_losses_logged_in_training(tmp_path, capsys):
     one = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "data"), STEPS=4)
-    one.here(capsys, training__Run__evaluate_every=2, training__Run__checkpoint_every=2)
+    one.train_in_process(capsys, training__Run__evaluate_every=2, training__Run__checkpoint_every=2)
     trusted = f"--trust={tiny.__name__}"
     out = run(capsys, f"--run={one.dir}", trusted, "--heldout", "--all_checkpoints")
     rows = [line.split() for line in out if re.match(r" *\d+ +(span|prefix)/tokens ", line)]
@@ -431,7 +431,7 @@ def test_fine_tuning_scores_tasks_during_training(tmp_path, capsys):
     config = tmp_path / "tuning.gin"
     config.write_text(FINETUNING)
     directory = str(tmp_path / "run")
-    tiny.run_here([f"--gin_file={config}", f"--gin.RUN_DIR={directory!r}"])
+    tiny.train_in_process([f"--gin_file={config}", f"--gin.RUN_DIR={directory!r}"])
     output = capsys.readouterr().out
     scored = [line for line in read_metrics(directory) if "task/colors/accuracy" in line]
     assert [line["step"] for line in scored] == [2, 4]

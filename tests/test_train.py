@@ -31,7 +31,7 @@ def data(tmp_path_factory):
 
 
 def fails(capsys, arguments) -> str:
-    return error_of(capsys, tiny.run_here, arguments)
+    return error_of(capsys, tiny.train_in_process, arguments)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_traceback_flag_raises_the_original_error(data, tmp_path, monkeypatch, c
     ends_with(monkeypatch, error)
     assert_named(fails(capsys, arguments), "rate = 5", "--traceback")
     with pytest.raises(ValueError) as raised:
-        tiny.run_here([*arguments, "--traceback"])
+        tiny.train_in_process([*arguments, "--traceback"])
     assert raised.value is error and raised.traceback[-1].name == "raise_it"
 
 
@@ -243,7 +243,7 @@ def test_training_failure_is_explained(data, tmp_path, monkeypatch, capsys, erro
 def test_unexpected_error_keeps_its_traceback(data, tmp_path, monkeypatch, error):
     ends_with(monkeypatch, error)
     with pytest.raises(type(error)):
-        tiny.run_here(tiny.Run(tmp_path, data).arguments())
+        tiny.train_in_process(tiny.Run(tmp_path, data).arguments())
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_second_training_in_a_locked_directory_is_rejected(data, tmp_path, capsy
 def test_interrupt_exits_with_130_and_shows_how_to_continue(data, tmp_path, monkeypatch, capsys):
     ends_with(monkeypatch, KeyboardInterrupt())
     with pytest.raises(SystemExit) as end:
-        tiny.run_here(tiny.Run(tmp_path, data).arguments())
+        tiny.train_in_process(tiny.Run(tmp_path, data).arguments())
     assert end.value.code == 130
     assert_named(capsys.readouterr().err, "Interrupted", "command")
 
@@ -297,10 +297,10 @@ def test_brackets_in_names_are_printed_unchanged(data, tmp_path, capsys, monkeyp
         # Orbax does not allow brackets.
         "training__Run__checkpoint_dir": str(tmp_path / "checkpoints"),
     }
-    output = run.here(capsys, **directories)
+    output = run.train_in_process(capsys, **directories)
     assert summary in output and "run[1] holds" in output.replace("\n", "")
     assert "the learning rate's schedule" in output.replace("\n", " ")
-    again = run.here(capsys, **directories)
+    again = run.train_in_process(capsys, **directories)
     assert "run[1]" in again and "the learning rate's schedule" in again.replace("\n", " ")
 
 
@@ -310,11 +310,11 @@ def test_run_finishes_if_output_and_plot_cannot_be_written(data, tmp_path, monke
     (run.dir / run_directory.LOSS_PLOT).mkdir(parents=True)
     with monkeypatch.context() as full, open("/dev/full", "w") as nowhere:
         full.setattr(sys, "stdout", nowhere)
-        tiny.run_here(run.arguments())
+        tiny.train_in_process(run.arguments())
     assert_named(capsys.readouterr().err, "warning", "space")
     assert read_result(str(run.dir)).finished
     (run.dir / run_directory.RESULT).unlink()  # Run the same again, with output.
-    tiny.run_here(run.arguments())
+    tiny.train_in_process(run.arguments())
     output = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "loss.png" in output and "Is a directory" in output and "Errno" not in output
     assert read_result(str(run.dir)).finished

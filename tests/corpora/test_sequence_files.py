@@ -392,12 +392,12 @@ def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, monkeypatch, capsys
         *("--gin.training.Run.checkpoint_every=2", "--gin.training.Run.evaluate_every=4"),
         *("--gin.models.encoder.num_layers=1", "--gin.training.Run.log_every=1"),
     ]
-    tiny.run_here([*settings, "--run_dir=whole"])
+    tiny.train_in_process([*settings, "--run_dir=whole"])
     whole = tiny.saved_arrays(tmp_path / "whole", 4)
     shutil.copytree("whole", "half")
     shutil.rmtree("half/checkpoints/4")
     (tmp_path / "half/result.json").unlink()
     capsys.readouterr()
-    tiny.run_here([*settings, "--run_dir=half"])
+    tiny.train_in_process([*settings, "--run_dir=half"])
     assert " 2" in capsys.readouterr().out
     tiny.assert_same(tiny.saved_arrays(tmp_path / "half", 4), whole)

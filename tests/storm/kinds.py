@@ -126,7 +126,7 @@ EVERY = {"training__Run__checkpoint_every": 2, "training__Run__evaluate_every": 
 def write_trained(folder):
     """Trains a run for four steps."""
     run = tiny.Run(folder, tiny.write_documents(folder / "store"), STEPS=4)
-    tiny.run_here(run.arguments(**EVERY))
+    tiny.train_in_process(run.arguments(**EVERY))
 
 
 def move(config: pathlib.Path, before: str, now: str) -> None:

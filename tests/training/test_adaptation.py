@@ -71,7 +71,7 @@ def test_steps_count_answers_and_update_the_chances():
 
 
 @pytest.mark.slow
-def test_a_step_masks_by_the_chances_of_its_state():
+def test_step_masks_by_the_chances_of_its_state():
     mesh, take_step, rows, abstract = setup_of((1, 1, 1), 1)
     state = new_state(abstract, 0, mesh)
     rare = np.arange(state.adaptation.chances.size) % 2 > 0
@@ -85,13 +85,13 @@ def test_a_step_masks_by_the_chances_of_its_state():
 
 
 @pytest.mark.slow
-def test_meshes_and_microbatches_count_the_same():
+def test_meshes_and_microbatches_do_not_change_the_counts():
     whole, split = steps_of((1, 1, 1), 1), steps_of((2, 2, 1), 2)
     for a, b in zip(whole[0], split[0]):
         jax.tree.map(np.testing.assert_array_equal, a.adaptation, b.adaptation)
 
 
-def test_other_objectives_have_no_such_state(tmp_path):
+def test_other_objectives_have_no_adaptation_state(tmp_path):
     """Neither the steps nor the checkpoints of other objectives change."""
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 16})
     assert abstract_state_of(one).shapes.adaptation is None
@@ -105,7 +105,7 @@ def test_other_objectives_have_no_such_state(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_continues_from_the_answers_that_were_counted(tmp_path):
+def test_resumed_run_continues_from_the_counted_answers(tmp_path):
     """The run is saved between two updates of the chances."""
     states, _ = steps_of((1, 1, 1), 1)
     mesh, take_step, rows, abstract = setup_of((1, 1, 1), 1)

@@ -23,7 +23,7 @@ def host(found: Tally) -> Tally:
     return Tally(np.asarray(found.totals, np.float64), found.numbers, slots)
 
 
-def test_classes_are_guessed_by_their_share_of_the_training_targets():
+def test_class_baseline_predicts_the_training_shares():
     heldout, training = labels((4, 6), seed=1), labels((20, 6), seed=2)
     shares = np.ones(CLASSES)
     np.add.at(shares, np.asarray(training.values), np.asarray(training.weights))
@@ -33,7 +33,7 @@ def test_classes_are_guessed_by_their_share_of_the_training_targets():
     assert got == pytest.approx(float(expected), rel=1e-6)
 
 
-def test_numbers_are_guessed_by_the_mean_of_the_training_targets():
+def test_number_baseline_predicts_the_training_mean():
     heldout, training = labels((4, 6), True, seed=1), labels((20, 6), True, seed=2)
     guess = np.average(training.values, weights=training.weights)
     expected = ((np.asarray(heldout.values) - guess) ** 2 * heldout.weights).sum()
@@ -41,7 +41,7 @@ def test_numbers_are_guessed_by_the_mean_of_the_training_targets():
     assert got == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_each_of_several_classes_is_guessed_by_its_share_of_the_slots():
+def test_multi_label_baseline_predicts_the_share_of_each_class():
     """Sums binary cross-entropies over all classes, at slots that have two classes or none."""
     heldout, training = sets_of_classes(9, seed=1), sets_of_classes(40, seed=2)
     shares = (training.sum(0) + 1) / (len(training) + 2)
@@ -59,14 +59,14 @@ def sets_of_classes(slots, seed):
     return np.random.default_rng(seed).random((slots, CLASSES)) < np.linspace(0.7, 0, CLASSES)
 
 
-def labels_of_sets(there) -> Labels:
-    values = np.broadcast_to(np.arange(CLASSES), there.shape).reshape(1, -1)
-    slots = jnp.full(1, len(there), jnp.float32)
-    weights = jnp.asarray(there.reshape(1, -1), jnp.float32)
+def labels_of_sets(occurs) -> Labels:
+    values = np.broadcast_to(np.arange(CLASSES), occurs.shape).reshape(1, -1)
+    slots = jnp.full(1, len(occurs), jnp.float32)
+    weights = jnp.asarray(occurs.reshape(1, -1), jnp.float32)
     return Labels(jnp.asarray(values), weights, "any", slots=slots)
 
 
-def test_without_training_labels_the_guess_is_by_the_heldout_ones():
+def test_baseline_without_training_labels_uses_heldout_labels():
     """ELECTRA's generator makes the discriminator's labels, so the baseline is their entropy."""
     heldout = Tally(np.array([90.0, 10.0, 0.0]), numbers=False)
     entropy = -(0.9 * np.log(0.9) + 0.1 * np.log(0.1))
@@ -77,7 +77,7 @@ def test_without_training_labels_the_guess_is_by_the_heldout_ones():
 
 
 @pytest.mark.slow
-def test_tallies_of_two_batches_add_up_to_that_of_both():
+def test_tallies_of_batches_add_up():
     for numbers in (False, True):
         one, two = labels((4, 6), numbers, 1), labels((3, 6), numbers, 2)
         both = Labels(
@@ -89,6 +89,6 @@ def test_tallies_of_two_batches_add_up_to_that_of_both():
         np.testing.assert_allclose(added, tally(both, CLASSES).totals, rtol=1e-5)
 
 
-def test_nothing_heldout_costs_nothing():
+def test_baseline_of_no_targets_is_0():
     nothing = Tally(np.zeros(CLASSES), numbers=False)
     assert trivial_loss(nothing, nothing) == 0.0

@@ -26,7 +26,7 @@ from tests.training.small_batches import assert_same, batches, setup, steps
 EOS = 1
 
 
-def test_rows_of_a_shard_begin_with_the_oldest_of_its_pool_and_lose_nothing():
+def test_shard_rows_start_with_the_oldest_pooled_document_and_lose_no_token():
     """The rows of a step are the blocks of the shards in order, one row group after another."""
     one = setup(mark_document_ends=True)
     groups, schedules, shards = one.recipe.groups, one.schedules, 8
@@ -90,7 +90,7 @@ def test_members_follow_their_rates_by_row_number():
 
 
 @pytest.mark.slow
-def test_every_member_sees_every_shard():
+def test_every_member_reads_every_shard():
     """This holds even if the members' period divides the rows of a step."""
     objective = mixture(tiny.IDS, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
     one = tiny.plan(tiny.decoder(), objective, {"decoder": 32}, batch_size=16)
@@ -103,14 +103,14 @@ def test_every_member_sees_every_shard():
 @pytest.mark.parametrize(
     "shape, packing", [((8, 1, 1), "concatenate"), ((2, 2, 2), "whole"), ((1, 4, 2), "isolate")]
 )
-def test_the_mesh_does_not_matter(shape, packing):
+def test_mesh_does_not_change_the_rows(shape, packing):
     one = setup(packing=packing)
     spread, alone = (batches(one, mesh) for mesh in (tiny.mesh_of(*shape), tiny.mesh_of(1)))
     assert_same(steps(spread, 3), steps(alone, 3))
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "isolate", "whole", "single"])
-def test_going_on_from_a_position_is_exact(packing):
+def test_batches_resume_exactly_from_a_position(packing):
     one, mesh = setup(packing=packing, mark_document_ends=True), tiny.mesh_of(1)
     rows = batches(one, mesh)
     for n in (0, 1, 3):
@@ -125,7 +125,7 @@ def test_going_on_from_a_position_is_exact(packing):
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "whole"])
-def test_another_number_of_shards_continues_with_what_was_not_read(packing):
+def test_another_number_of_shards_continues_with_the_unread_documents(packing):
     """Every token has a different id, so lost and repeated tokens are found.
 
     This includes tokens that wait for a row.
@@ -157,7 +157,7 @@ def open_numbers(first: int, shard: int, num_shards: int) -> RecordStream:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("packing", ["concatenate", "whole"])
-def test_members_read_their_own_texts(packing):
+def test_members_read_their_own_sources(packing):
     """This also holds after the position was saved, and after the number of shards changed."""
     one = setup(packing=packing)
     settings = {
@@ -193,7 +193,7 @@ def test_members_read_their_own_texts(packing):
             np.testing.assert_array_equal(is_second, np.repeat(source, live.sum(axis=1)))
 
 
-def test_batches_that_are_skipped_are_read_and_their_steps_come_again():
+def test_skipped_batches_are_read_without_advancing_the_step():
     one, mesh = setup(), tiny.mesh_of(1)
     read, skipped = batches(one, mesh), batches(one, mesh)
     steps(skipped, 2)
@@ -202,7 +202,7 @@ def test_batches_that_are_skipped_are_read_and_their_steps_come_again():
     assert skipped.state() == read.state() and skipped.step == 2
 
 
-def test_packed_rows_of_a_shard_are_those_its_reader_gives_alone():
+def test_packed_rows_of_a_shard_do_not_depend_on_other_shards():
     """Other readers do not matter: the order of the data is a function of the logical shard."""
     one = setup(packing="whole", max_documents=3)
     taken = steps(batches(one, tiny.mesh_of(1)), 4)
@@ -220,7 +220,7 @@ def test_packed_rows_of_a_shard_are_those_its_reader_gives_alone():
                     np.testing.assert_array_equal(segments, np.pad(row.segments, padding))
 
 
-def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
+def test_process_reads_only_the_shards_of_its_rows(monkeypatch):
     """There are four data devices, and this process has the last two. Shards are 0 … 7."""
     one, mesh = setup(), tiny.mesh_of(4)
     opened = []
@@ -241,9 +241,9 @@ def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
     monkeypatch.setattr("pretrax.training.batches.batch_sharding", lambda mesh: Sharding())
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    mine = tiny.batches(one, mesh, stream=open_shard)
+    process_batches = tiny.batches(one, mesh, stream=open_shard)
     assert opened == [4, 5, 6, 7]
-    assert sorted(mine.state()) == [f"shard_{i:05d}.npz" for i in (4, 5, 6, 7)]
+    assert sorted(process_batches.state()) == [f"shard_{i:05d}.npz" for i in (4, 5, 6, 7)]
 
 
 @pytest.mark.parametrize(
@@ -257,11 +257,11 @@ def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
         ([6, 1], 7, [6, 1]),
     ],
 )
-def test_largest_remainder(shares, units, expected):
+def test_largest_remainder_apportions_units(shares, units, expected):
     assert largest_remainder(shares, units) == expected
 
 
-def test_evenly_keeps_every_member_within_one_row_of_its_rate():
+def test_balanced_order_keeps_members_within_one_row_of_their_rate():
     rates = np.array([3, 1, 2, 1])
     order = balanced_order(tuple(rates), (10, 20, 30, 40))
     assert order.shape == (PERIOD,)
@@ -271,7 +271,7 @@ def test_evenly_keeps_every_member_within_one_row_of_its_rate():
         assert np.abs(seen - rate * np.arange(1, PERIOD + 1)).max() <= 1
 
 
-def test_rates_that_follow_a_schedule_share_out_the_rows_of_each_step():
+def test_scheduled_rates_apportion_the_rows_of_each_step():
     def rising(step):
         return step / 10
 
@@ -282,7 +282,7 @@ def test_rates_that_follow_a_schedule_share_out_the_rows_of_each_step():
         GroupSchedule(40, (3,), (rising,)).order(0)
 
 
-def test_members_take_turns_in_the_rows_that_are_read():
+def test_turn_taking_members_alternate_in_the_read_rows():
     members = {
         "span": (span_corruption, turns(3, 0)),
         "prefix": (prefix_lm, turns(3, 1)),
@@ -296,7 +296,7 @@ def test_members_take_turns_in_the_rows_that_are_read():
         group_schedules(objective, one.recipe.groups * 2, 16, 2)
 
 
-def test_rows_are_shared_out_to_groups_by_rates():
+def test_rows_are_apportioned_to_groups_by_rates():
     one = setup()
     counts = [s.rows for s in one.schedules]
     members = [len(g.members) for g in one.recipe.groups]
@@ -306,7 +306,7 @@ def test_rows_are_shared_out_to_groups_by_rates():
 
 
 @pytest.mark.parametrize("batch_size", [0, 7, 8, 12, 20])
-def test_a_batch_that_cannot_be_shared_out_is_an_error(batch_size):
+def test_batch_that_cannot_be_apportioned_is_rejected(batch_size):
     one = setup()
     with refuses(ValueError, 8, 16, 2, batch_size, "--gin.training.Run.batch_size"):
         group_schedules(one.recipe.objective, one.recipe.groups, batch_size, 8)
@@ -318,7 +318,7 @@ def test_pairs_of_rows_stay_together_with_an_odd_number_of_shards():
     assert all(s.rows % 6 == 0 for s in scheduled)
 
 
-def test_rates_without_rows_are_refused_and_inexact_rates_are_reported():
+def test_rates_without_rows_are_rejected_and_inexact_rates_give_a_warning():
     def planned(rate):
         both = mixture(tiny.IDS, {"a": (span_corruption, rate), "b": (prefix_lm, 1)})
         groups = row_groups(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
@@ -331,7 +331,7 @@ def test_rates_without_rows_are_refused_and_inexact_rates_are_reported():
     planned(100)
 
 
-def test_rows_of_a_row_group_that_differ_from_its_share_are_reported():
+def test_row_group_that_differs_from_its_share_gives_a_warning():
     both = mixture(tiny.IDS, {"a": (span_corruption, 3), "b": (prefix_lm, 1)})
     groups = [
         group._replace(members=(number,))

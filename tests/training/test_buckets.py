@@ -38,22 +38,22 @@ def run(tmp_path):
     return dataclasses.replace(one, run_dir=ADDRESS, checkpoint_dir=where)
 
 
-def test_files_are_copied_when_they_have_changed(bucket, run):
-    with buckets.mirrored(run) as here:
-        assert here.run_dir == buckets.folder_of(ADDRESS) and "pretrax/runs/gs" in here.run_dir
-        run_directory.add_evaluation(here.run_dir, {"step": 1})
-        (Path(here.run_dir) / run_directory.CONFIG).write_text("RUN_DIR = 1")
-        buckets.push(here.run_dir)
+def test_only_changed_files_are_pushed(bucket, run):
+    with buckets.mirrored(run) as mirror:
+        assert mirror.run_dir == buckets.folder_of(ADDRESS) and "pretrax/runs/gs" in mirror.run_dir
+        run_directory.add_evaluation(mirror.run_dir, {"step": 1})
+        (Path(mirror.run_dir) / run_directory.CONFIG).write_text("RUN_DIR = 1")
+        buckets.push(mirror.run_dir)
         assert "/bucket/runs/mine/evaluation/metrics.jsonl" in bucket.find("/bucket")
         bucket.pipe_file("/bucket/runs/mine/config.gin", b"KEPT = 1")
-        run_directory.add_evaluation(here.run_dir, {"step": 2})
+        run_directory.add_evaluation(mirror.run_dir, {"step": 2})
     assert steps_in(bucket) == [1, 2]
     # it has not changed on this machine
     assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"KEPT = 1"
     assert len(bucket.find("/bucket")) == 2  # neither the lock nor copied files
 
 
-def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypatch):
+def test_another_machine_fetches_the_bucket_without_checkpoints(bucket, run, tmp_path, monkeypatch):
     bucket.pipe_file("/bucket/runs/mine/config.gin", b"RUN_DIR = 1")
     for folder in ("checkpoints", "damaged_checkpoints"):
         bucket.pipe_file(f"/bucket/runs/mine/{folder}/4/state", b"large")
@@ -67,7 +67,7 @@ def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypa
         buckets.local_copy(ADDRESS)
 
 
-def test_a_copy_to_read_is_what_the_bucket_has_and_keeps_evaluations(bucket):
+def test_local_copy_follows_the_bucket_and_keeps_evaluations(bucket):
     for name in ("config.gin", "classes.json", "tensorboard/events", "evaluation/metrics.jsonl"):
         bucket.pipe_file(f"/bucket/runs/mine/{name}", b"OLD = 1")
     folder = Path(buckets.local_copy(ADDRESS))
@@ -83,42 +83,42 @@ def test_a_copy_to_read_is_what_the_bucket_has_and_keeps_evaluations(bucket):
     assert bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl") == b"OLD = 1"
 
 
-def test_reading_a_run_keeps_what_its_training_writes(bucket, run):
-    with buckets.mirrored(run) as here:
-        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+def test_reading_a_run_keeps_the_files_of_its_training(bucket, run):
+    with buckets.mirrored(run) as mirror:
+        (Path(mirror.run_dir) / "config.gin").write_text("RUN_DIR = 1")
         for step in (10, 20, 30):
-            run_directory.add_evaluation(here.run_dir, {"step": step})
+            run_directory.add_evaluation(mirror.run_dir, {"step": step})
             if step == 10:
-                buckets.push(here.run_dir)
-            assert buckets.local_copy(ADDRESS) != here.run_dir
+                buckets.push(mirror.run_dir)
+            assert buckets.local_copy(ADDRESS) != mirror.run_dir
     assert steps_in(bucket) == [10, 20, 30]
 
 
-def test_an_address_one_level_too_high_leaves_the_runs_below_it(bucket, run):
-    with buckets.mirrored(run) as here:
-        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
-        run_directory.add_evaluation(here.run_dir, {"step": 10})
-        buckets.push(here.run_dir)
+def test_parent_address_leaves_the_runs_below_it_unchanged(bucket, run):
+    with buckets.mirrored(run) as mirror:
+        (Path(mirror.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+        run_directory.add_evaluation(mirror.run_dir, {"step": 10})
+        buckets.push(mirror.run_dir)
         above = ADDRESS.removesuffix("/mine")
         with refuses(ValueError, above, "config.gin"):
             buckets.local_copy(above)
         with buckets.mirrored(dataclasses.replace(run, run_dir=above)) as other:
             assert sorted(os.listdir(other.run_dir)) == [".bucket.json"]
-        run_directory.add_evaluation(here.run_dir, {"step": 20})
+        run_directory.add_evaluation(mirror.run_dir, {"step": 20})
     assert steps_in(bucket) == [10, 20]
 
 
-def test_a_missing_record_of_copied_files_is_reported(bucket, run):
+def test_missing_record_of_copied_files_raises(bucket, run):
     with refuses(FileNotFoundError, "bucket.json"):
-        with buckets.mirrored(run) as here:
-            os.unlink(os.path.join(here.run_dir, ".bucket.json"))
+        with buckets.mirrored(run) as mirror:
+            os.unlink(os.path.join(mirror.run_dir, ".bucket.json"))
 
 
-def test_what_was_not_copied_is_kept_where_the_bucket_is_as_it_was(bucket, run, monkeypatch):
+def test_unpushed_files_are_kept_if_the_bucket_is_unchanged(bucket, run, monkeypatch):
     def start(step):
-        with buckets.mirrored(run) as here:
-            (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
-            run_directory.add_evaluation(here.run_dir, {"step": step})
+        with buckets.mirrored(run) as mirror:
+            (Path(mirror.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+            run_directory.add_evaluation(mirror.run_dir, {"step": step})
 
     start(10)
     with monkeypatch.context() as patch:
@@ -138,30 +138,30 @@ def test_what_was_not_copied_is_kept_where_the_bucket_is_as_it_was(bucket, run, 
     assert steps_in(bucket) == [60]
 
 
-def test_a_bucket_that_does_not_answer_is_reported_and_hides_no_error(bucket, run, monkeypatch):
+def test_unavailable_bucket_gives_a_warning_and_hides_no_error(bucket, run, monkeypatch):
     def fail(*_):
         raise ConnectionError("503")
 
     write, messages = buckets.Folder.write, []
-    with buckets.mirrored(run) as here:
-        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
-        run_directory.add_evaluation(here.run_dir, {"step": 10})
+    with buckets.mirrored(run) as mirror:
+        (Path(mirror.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+        run_directory.add_evaluation(mirror.run_dir, {"step": 10})
         monkeypatch.setattr(buckets.Folder, "write", fail)
-        buckets.push_or_warn(here.run_dir, messages.append)
+        buckets.push_or_warn(mirror.run_dir, messages.append)
         monkeypatch.setattr(buckets.Folder, "write", write)
     (message,) = messages
     assert_named(message, ADDRESS, 503)
     assert steps_in(bucket) == [10]
     with refuses(OSError, ADDRESS, 503):
-        with buckets.mirrored(run) as here:
-            run_directory.add_evaluation(here.run_dir, {"step": 20})
+        with buckets.mirrored(run) as mirror:
+            run_directory.add_evaluation(mirror.run_dir, {"step": 20})
             monkeypatch.setattr(buckets.Folder, "write", fail)
     with pytest.raises(FloatingPointError), warns(UserWarning, ADDRESS, 503):
         with buckets.mirrored(run):
             raise FloatingPointError("a spike")
 
 
-def test_a_push_that_was_cut_off_is_known_to_have_begun(bucket, run, monkeypatch):
+def test_interrupted_push_is_recognized(bucket, run, monkeypatch):
     """Otherwise this machine's lines would be taken for another's, and later lines dropped."""
     write = buckets.Folder.write
 
@@ -170,15 +170,15 @@ def test_a_push_that_was_cut_off_is_known_to_have_begun(bucket, run, monkeypatch
             raise ConnectionError("503")
         write(folder, name, content)
 
-    with buckets.mirrored(run) as here:
-        (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
+    with buckets.mirrored(run) as mirror:
+        (Path(mirror.run_dir) / "config.gin").write_text("RUN_DIR = 1")
     with pytest.warns(UserWarning), pytest.raises(KeyboardInterrupt):
-        with buckets.mirrored(run) as here:
-            (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 22")
-            run_directory.add_evaluation(here.run_dir, {"step": 10})
+        with buckets.mirrored(run) as mirror:
+            (Path(mirror.run_dir) / "config.gin").write_text("RUN_DIR = 22")
+            run_directory.add_evaluation(mirror.run_dir, {"step": 10})
             monkeypatch.setattr(buckets.Folder, "write", fail_at_config)
-            buckets.push_or_warn(here.run_dir, lambda _: None)
-            run_directory.add_evaluation(here.run_dir, {"step": 20})
+            buckets.push_or_warn(mirror.run_dir, lambda _: None)
+            run_directory.add_evaluation(mirror.run_dir, {"step": 20})
             monkeypatch.setattr(buckets.Folder, "write", lambda *_: 1 / 0)
             raise KeyboardInterrupt
     monkeypatch.setattr(buckets.Folder, "write", write)
@@ -192,28 +192,28 @@ def steps_in(bucket):
     return [json.loads(line)["step"] for line in lines]
 
 
-def test_checkpoints_are_in_the_bucket_also_when_it_is_another(bucket, run, tmp_path):
-    with buckets.mirrored(dataclasses.replace(run, checkpoint_dir=None)) as here:
-        assert run_directory.checkpoints(here.run_dir) == f"{ADDRESS}/checkpoints"
-        write_run(here)
+def test_checkpoints_follow_the_bucket_even_if_the_run_is_moved(bucket, run, tmp_path):
+    with buckets.mirrored(dataclasses.replace(run, checkpoint_dir=None)) as mirror:
+        assert run_directory.checkpoints(mirror.run_dir) == f"{ADDRESS}/checkpoints"
+        write_run(mirror)
     save(bucket, 3)
     moved = "gs://other/mine"
     bucket.copy("/bucket/runs/mine", "/other/mine", recursive=True)
     save(bucket, 5)
     assert saved_steps(buckets.local_copy(ADDRESS)) == [3, 5]
     assert saved_steps(buckets.local_copy(moved)) == [3]
-    with buckets.mirrored(dataclasses.replace(run, run_dir=moved, checkpoint_dir=None)) as here:
-        assert saved_steps(here.run_dir) == [3] and has_checkpoint(here.run_dir)
+    with buckets.mirrored(dataclasses.replace(run, run_dir=moved, checkpoint_dir=None)) as mirror:
+        assert saved_steps(mirror.run_dir) == [3] and has_checkpoint(mirror.run_dir)
     bucket.get("/other/mine", str(tmp_path / "mine"), recursive=True)
-    shutil.copytree(here.run_dir, tmp_path / "copied")
+    shutil.copytree(mirror.run_dir, tmp_path / "copied")
     for name in ("mine", "copied"):
         assert run_directory.checkpoints(str(tmp_path / name)) == f"{tmp_path}/{name}/checkpoints"
 
 
-def test_checkpoints_elsewhere_within_the_run_are_not_copied(bucket, run):
+def test_checkpoint_directory_within_the_run_is_not_copied(bucket, run):
     run = dataclasses.replace(run, checkpoint_dir=f"{ADDRESS}/kept/states/")
-    with buckets.mirrored(run) as here:
-        write_run(here)
+    with buckets.mirrored(run) as mirror:
+        write_run(mirror)
     for folder in ("states", "damaged_states", "states_of_mine"):
         bucket.pipe_file(f"/bucket/runs/mine/kept/{folder}/4/state", b"large")
     for folder in (buckets.fetch(ADDRESS, run.checkpoint_dir), buckets.local_copy(ADDRESS)):
@@ -228,7 +228,7 @@ def save(bucket, step):
     bucket.pipe_file(f"/bucket/runs/mine/checkpoints/{step}/commit_success.txt", b"")
 
 
-def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
+def test_settings_that_buckets_do_not_support_are_rejected(bucket, run, tmp_path):
     with refuses(ValueError, "run_dir"):
         with buckets.mirrored(dataclasses.replace(run, distributed=True)):
             pass
@@ -251,7 +251,9 @@ def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_is_trained_and_continues_elsewhere(bucket, run, tmp_path, monkeypatch):
+def test_run_in_a_bucket_is_trained_and_found_from_another_machine(
+    bucket, run, tmp_path, monkeypatch
+):
     tiny.on_one_device(monkeypatch)
     quiet = Console(file=io.StringIO())
     assert train(run, quiet).finished

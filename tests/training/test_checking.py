@@ -60,7 +60,7 @@ def setup(one, objective=None, **settings):
 
 
 @pytest.mark.slow
-def test_a_model_whose_documents_leak_is_refused_where_rows_are_packed():
+def test_model_with_leaking_documents_is_rejected_for_packed_rows():
     with refuses(ValueError, "decoder_segment_ids", "packing"):
         setup(model(resets=False), packing="whole")
     setup(model(resets=False))  # a text stream is one document
@@ -68,13 +68,13 @@ def test_a_model_whose_documents_leak_is_refused_where_rows_are_packed():
 
 
 @pytest.mark.slow
-def test_a_model_that_sees_what_it_predicts_is_refused():
+def test_model_that_sees_its_targets_is_rejected():
     with refuses(ValueError, "decoder_key_intervals"):
         setup(model(resets=True, bidirectional=True))
 
 
 @pytest.mark.slow
-def test_an_attention_mechanism_that_ignores_the_intervals_is_refused(monkeypatch):
+def test_attention_that_ignores_key_intervals_is_rejected(monkeypatch):
     def attend(q, k, v, intervals, bias=None, softcap=None):
         return jnp.broadcast_to(jnp.mean(v, axis=(1, 2), keepdims=True), q.shape), None
 
@@ -85,11 +85,11 @@ def test_an_attention_mechanism_that_ignores_the_intervals_is_refused(monkeypatc
 
 
 @pytest.mark.slow
-def test_an_attention_mechanism_that_follows_the_intervals_is_accepted():
+def test_attention_that_follows_key_intervals_is_accepted():
     setup(tiny.decoder(attention=OWN), packing="whole")
 
 
-def test_states_of_another_shape_are_refused():
+def test_states_of_the_wrong_shape_are_rejected():
     one = model(resets=True)
     short = one._replace(
         apply=lambda params, batch, rngs=None: Outputs(
@@ -100,7 +100,7 @@ def test_states_of_another_shape_are_refused():
         setup(short)
 
 
-def test_a_loss_of_another_shape_is_refused():
+def test_loss_of_the_wrong_shape_is_rejected():
     def loss(batch):
         return BatchLoss(
             {"mine": Term(jnp.ones(1))}, lambda outputs: {"mine": jnp.sum(outputs.hidden["top"])}
@@ -112,7 +112,7 @@ def test_a_loss_of_another_shape_is_refused():
 
 
 @pytest.mark.slow
-def test_a_term_of_a_routers_name_is_refused_where_the_model_has_routers():
+def test_term_named_like_a_router_loss_is_rejected_for_sparse_models():
     def loss(batch):
         return causal_lm(tiny.IDS).loss(batch).with_term("load_balance")
 
@@ -122,7 +122,7 @@ def test_a_term_of_a_routers_name_is_refused_where_the_model_has_routers():
         setup(tiny.decoder(num_experts=2), objective)
 
 
-def test_an_objective_of_a_user_is_checked():
+def test_user_objective_is_checked():
     def corrupt(*row):
         return causal_lm(tiny.IDS).corrupt(*row) | {"target": row[1].tokens}
 
@@ -130,7 +130,7 @@ def test_an_objective_of_a_user_is_checked():
         setup(tiny.decoder(), causal_lm(tiny.IDS)._replace(corrupt=corrupt))
 
 
-def test_a_requirement_says_what_is_missing():
+def test_unmet_requirement_is_named():
     def requiring(answer):
         return causal_lm(tiny.IDS).with_facts(requires=(lambda model, groups: answer,))
 
@@ -141,13 +141,13 @@ def test_a_requirement_says_what_is_missing():
         setup(tiny.decoder(), requiring(True))
 
 
-def test_what_is_of_the_package_is_not_checked_again(monkeypatch):
+def test_built_in_models_and_objectives_are_not_checked(monkeypatch):
     monkeypatch.setattr("pretrax.training.checking.example_batch", None)
     monkeypatch.setattr("pretrax.training.checking.check_objective", None)
     setup(tiny.decoder(), span_corruption(tiny.IDS))
 
 
-def test_a_zeroed_token_that_is_not_the_mask_is_refused():
+def test_zeroed_token_other_than_the_mask_is_rejected():
     model = models.encoder(128, **tiny.SIZES, num_layers=1, zeroed_token=3)
     check_zeroed_token(model, tiny.IDS._replace(mask=3))
     with refuses(ValueError, "zeroed_token=3", 4):

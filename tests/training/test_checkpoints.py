@@ -92,12 +92,12 @@ def assert_is(restored, step):
         assert restored.read(name) == data
 
 
-def test_nothing_saved_gives_nothing(tmp_path):
+def test_restore_without_checkpoints_returns_none(tmp_path):
     assert restore(tmp_path) is None
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1), (1, 4, 2), (1, 1, 1)])
-def test_a_state_is_restored_exactly_on_any_mesh(run_dir, shape):
+def test_state_is_restored_exactly_on_any_mesh(run_dir, shape):
     one, _ = abstract_state_of(shape)
     restored = restore(run_dir, one)
     assert_is(restored, 3)
@@ -124,7 +124,7 @@ KINDS = {"matrix": "wide", "vector": "narrow"}
     ],
     ids=["muon", "masked", "partition", "multi_steps", "bfloat16"],
 )
-def test_any_optimizer_is_spread_takes_a_step_and_is_restored_exactly(tmp_path, optimizer):
+def test_optimizer_state_is_sharded_and_restored_exactly(tmp_path, optimizer):
     """The state may have arrays for only some parameters, and may depend on their paths."""
     one, mesh = abstract_state_of(optimizer=optimizer)
     state = new_state(one, 1, mesh)
@@ -175,7 +175,7 @@ FILES = [  # globs, since array files are named by their content
 @pytest.mark.sampled
 @pytest.mark.parametrize("damage", [tiny.truncate, empty, flip, pathlib.Path.unlink])
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_found_or_does_not_matter(run_dir, name, damage):
+def test_damaged_file_is_detected_or_harmless(run_dir, name, damage):
     """The restored state is from this checkpoint, or from the previous one with a message."""
     files = [f for f in (run_dir / "checkpoints" / "3").glob(name) if f.stat().st_size]
     assert files
@@ -198,7 +198,7 @@ def test_a_damaged_file_is_found_or_does_not_matter(run_dir, name, damage):
 
 
 @pytest.mark.parametrize("at", [12, 15, 20])
-def test_a_flipped_bit_in_the_header_of_compressed_data_is_damage(run_dir, monkeypatch, at):
+def test_flipped_bit_in_a_compression_header_is_damage(run_dir, monkeypatch, at):
     """Tensorstore gives no status for some of these errors."""
     monkeypatch.setattr(checkpoints, "WAITS", ())
     file = run_dir / "checkpoints/3/state/manifest.ocdbt"
@@ -210,7 +210,7 @@ def test_a_flipped_bit_in_the_header_of_compressed_data_is_damage(run_dir, monke
     assert "checkpoint 3 is damaged" in restored.damaged[0]
 
 
-def test_each_value_counts_in_the_checksum(run_dir):
+def test_checksum_depends_on_the_position_of_each_value(run_dir):
     """A plain sum would not change if two values were exchanged."""
     state = states()[0]
     matrix = np.array(state.params["matrix"])
@@ -221,7 +221,7 @@ def test_each_value_counts_in_the_checksum(run_dir):
     assert {name for name in before if before[name] != after[name]} == {"params/matrix"}
 
 
-def test_arrays_that_can_be_read_but_are_not_what_was_saved(run_dir):
+def test_readable_arrays_with_a_wrong_checksum_are_damage(run_dir):
     """Tensorstore has checksums, but ours also detect whole files from another save."""
     file = run_dir / "checkpoints/3/data/checksums.json"
     about = atomic_writes.read_json(file)
@@ -237,7 +237,7 @@ CHANGES = {"arrays": {}, "shapes": SHAPES, "heldout_loss": 7, "processes": 7}
 
 
 @pytest.mark.parametrize("changed", [*({name: x} for name, x in CHANGES.items()), None], ids=str)
-def test_a_changed_digit_of_the_description_is_damage(run_dir, changed):
+def test_changed_digit_of_the_description_is_damage(run_dir, changed):
     """The damage is not reported as a mismatch between the run and its checkpoint."""
     file = run_dir / "checkpoints/3/data/checksums.json"
     about = json.loads(file.read_text())
@@ -248,7 +248,7 @@ def test_a_changed_digit_of_the_description_is_damage(run_dir, changed):
 
 
 @pytest.mark.parametrize("name", ["arrays", "processes", "shapes"])
-def test_a_description_that_lacks_an_entry_is_damaged(run_dir, name):
+def test_description_with_a_missing_entry_is_damage(run_dir, name):
     file = run_dir / "checkpoints/3/data/checksums.json"
     about = atomic_writes.read_json(file)
     del about[name]
@@ -258,7 +258,7 @@ def test_a_description_that_lacks_an_entry_is_damaged(run_dir, name):
     assert f"checkpoint 3 is damaged (checksums.json has no {name!r}" in restored.damaged[0]
 
 
-def test_a_loss_that_cannot_be_opened_is_not_taken_for_none(run_dir):
+def test_unreadable_loss_raises_and_a_missing_loss_does_not(run_dir):
     """Otherwise the best checkpoint would be deleted while its disk does not answer."""
     path = run_dir / "checkpoints/2/data/checksums.json"
     path.unlink()
@@ -270,7 +270,7 @@ def test_a_loss_that_cannot_be_opened_is_not_taken_for_none(run_dir):
         assert opened.steps() == [1, 2, 3]
 
 
-def test_a_checkpoint_with_a_damaged_loss_is_kept_since_it_may_be_the_best(run_dir):
+def test_checkpoint_with_a_damaged_loss_is_kept(run_dir):
     (run_dir / "checkpoints/2/data/checksums.json").write_text("{")
     last = states()[-1]
     later = last._replace(step=jax.device_put(np.int32(4), last.step.sharding))
@@ -280,7 +280,7 @@ def test_a_checkpoint_with_a_damaged_loss_is_kept_since_it_may_be_the_best(run_d
         assert opened.steps() == [2, 3, 4]  # of equal losses, 3 is the latest
 
 
-def test_an_error_that_is_its_own_cause_is_judged_once():
+def test_circular_causes_of_an_error_are_visited_once():
     """Orbax raises such an error if a checkpoint is removed while it is opened."""
     first, second = ValueError("not a checkpoint"), FileNotFoundError("_METADATA")
     first.__cause__, second.__context__ = second, first
@@ -290,7 +290,7 @@ def test_an_error_that_is_its_own_cause_is_judged_once():
     assert shows_damage(first)
 
 
-def test_what_is_removed_while_it_is_read_is_passed_over(run_dir):
+def test_checkpoint_removed_while_it_is_read_is_skipped(run_dir):
     """A run that keeps only one checkpoint removes it. A reader then takes the next one."""
     with Checkpoints(f"{run_dir}/checkpoints", keep=None) as reader:
 
@@ -317,7 +317,7 @@ def refuse(step):
     raise MismatchError("other arrays")
 
 
-def test_two_damaged_checkpoints_are_both_passed_over(run_dir):
+def test_two_damaged_checkpoints_are_skipped(run_dir):
     for file in (run_dir / "checkpoints").glob("[23]/state/**/d/*"):
         flip(file)
     restored = restore(run_dir)
@@ -325,7 +325,7 @@ def test_two_damaged_checkpoints_are_both_passed_over(run_dir):
     assert [m[:12] for m in restored.damaged] == ["checkpoint 3", "checkpoint 2"]
 
 
-def test_all_damaged_is_an_error_that_names_them(run_dir):
+def test_error_names_all_damaged_checkpoints(run_dir):
     for file in (run_dir / "checkpoints").glob("*/data/shard_00000.npz"):
         empty(file)
     with refuses(ValueError, "3", "2", "1"):
@@ -336,7 +336,7 @@ def test_all_damaged_is_an_error_that_names_them(run_dir):
     assert restore(run_dir) is None
 
 
-def test_in_a_bucket_damaged_ones_are_moved_to_a_folder_that_is_not_there(monkeypatch):
+def test_damaged_checkpoints_in_a_bucket_are_moved(monkeypatch):
     bucket = object_store.emptied(monkeypatch)
     monkeypatch.setattr(Checkpoints, "_load_with_retries", lambda *_: (None, "a wrong checksum"))
     for step in (2, 3):
@@ -367,9 +367,7 @@ PASSING = [
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("error", PASSING, ids=repr)
-def test_what_cannot_be_read_for_now_is_tried_again_and_never_set_aside(
-    run_dir, monkeypatch, error
-):
+def test_temporarily_unreadable_checkpoint_is_retried_and_never_moved(run_dir, monkeypatch, error):
     load, failures, waited = Checkpoints._load, [], []
 
     def failing(self, step, target):
@@ -392,7 +390,7 @@ def test_what_cannot_be_read_for_now_is_tried_again_and_never_set_aside(
 
 
 @pytest.mark.parametrize("name", ["state", "state/manifest.ocdbt", "data/checksums.json"])
-def test_what_cannot_be_opened_is_not_set_aside(run_dir, monkeypatch, name):
+def test_checkpoint_that_cannot_be_opened_is_not_moved(run_dir, monkeypatch, name):
     """Orbax ignores folders that it cannot open. Even root cannot open a link to itself."""
     path = run_dir / "checkpoints/3" / name
     path.rename(run_dir / "elsewhere")
@@ -403,13 +401,13 @@ def test_what_cannot_be_opened_is_not_set_aside(run_dir, monkeypatch, name):
     assert not (run_dir / "damaged_checkpoints").exists() and path.is_symlink()
 
 
-def test_what_cannot_be_read_for_now_is_not_called_damaged():
+def test_read_error_names_the_checkpoint_and_the_cause():
     with refuses(ValueError, "3", "runs/a", "503"):
         with checkpoints.reading_errors("runs/a", 3):
             raise OSError("503")
 
 
-def test_the_remains_of_a_killed_save_are_not_a_checkpoint(run_dir):
+def test_remains_of_a_killed_save_are_ignored(run_dir):
     root = run_dir / "checkpoints"
     (root / "3").rename(root / "4.orbax-checkpoint-tmp")
     assert_is(restore(run_dir), 2)
@@ -423,7 +421,7 @@ def test_the_remains_of_a_killed_save_are_not_a_checkpoint(run_dir):
         ("mu/matrix", "bfloat16 (16, 8)", {"optimizer": optax.adam(0.1, mu_dtype=jnp.bfloat16)}),
     ],
 )
-def test_other_arrays_are_a_mismatch_and_no_damage(run_dir, name, now, settings):
+def test_other_arrays_are_a_mismatch_not_damage(run_dir, name, now, settings):
     other, _ = abstract_state_of(**settings)
     with refuses(MismatchError, name, "float32 (16, 8)", now):
         restore(run_dir, other)
@@ -431,7 +429,7 @@ def test_other_arrays_are_a_mismatch_and_no_damage(run_dir, name, now, settings)
     assert_is(restore(run_dir), 3)
 
 
-def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
+def test_latest_checkpoints_are_kept_and_no_step_is_saved_twice(tmp_path):
     checkpoints = Checkpoints(f"{tmp_path}/checkpoints", Keep(latest=2))
     for state in (*states(), states()[2]):
         checkpoints.save(state, POSITION)
@@ -441,7 +439,7 @@ def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
 
 
 @pytest.mark.slow
-def test_checkpoints_at_intervals_and_the_best_are_kept_too(tmp_path):
+def test_interval_and_best_checkpoints_are_kept(tmp_path):
     """This also holds after a restart, which reads the losses.
 
     A checkpoint without a loss, or with NaN, is never among the best.
@@ -459,7 +457,7 @@ def test_checkpoints_at_intervals_and_the_best_are_kept_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_latest_that_was_due_is_kept_until_the_next_and_later_ones_can_be_removed(tmp_path):
+def test_latest_due_checkpoint_is_kept_and_later_ones_can_be_removed(tmp_path):
     checkpoints, kept = Checkpoints(f"{tmp_path}/checkpoints", Keep(latest=1, due=4)), []
     for step in (3, 4, 5, 7, 8, 9):
         checkpoints.save(State(jnp.int32(step), {"a": jnp.ones(2)}, {}), POSITION)
@@ -473,11 +471,13 @@ def test_the_latest_that_was_due_is_kept_until_the_next_and_later_ones_can_be_re
 
 
 @pytest.mark.slow
-def test_a_run_saves_its_heldout_loss_with_its_checkpoints(tmp_path):
+def test_checkpoints_store_the_heldout_loss(tmp_path):
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=3)
-    every = {f"training__Run__{name}_every": 1 for name in ("checkpoint", "evaluate")}
+    each_step = {f"training__Run__{name}_every": 1 for name in ("checkpoint", "evaluate")}
     kept = {"training__Run__keep_checkpoints": 1, "training__Run__keep_best": 1}
-    tiny.run_here(run.arguments(**every, **kept, PEAK=3.0))  # the loss rises with every step
+    tiny.train_in_process(
+        run.arguments(**each_step, **kept, PEAK=3.0)
+    )  # the loss rises with every step
     losses = {
         line["step"]: np.mean([line[f"heldout/{name}/tokens"] for name in ("span", "prefix")])
         for line in run.lines()
@@ -490,16 +490,18 @@ def test_a_run_saves_its_heldout_loss_with_its_checkpoints(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_saves_by_the_clock_at_multiples_of_log_every(tmp_path):
+def test_timed_checkpoints_are_saved_at_multiples_of_log_every(tmp_path):
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=7)
     settings = {"training__Run__checkpoint_every": 100, "training__Run__log_every": 3}
-    tiny.run_here(run.arguments(**settings, training__Run__checkpoint_minutes=1e-9))
+    tiny.train_in_process(run.arguments(**settings, training__Run__checkpoint_minutes=1e-9))
     assert sorted(int(path.name) for path in run.dir.glob("checkpoints/[0-9]*")) == [3, 6, 7]
-    tiny.run_here(run.arguments(**settings, training__Run__checkpoint_minutes=1e3, STEPS=10))
+    tiny.train_in_process(
+        run.arguments(**settings, training__Run__checkpoint_minutes=1e3, STEPS=10)
+    )
     assert sorted(int(path.name) for path in run.dir.glob("checkpoints/[0-9]*")) == [3, 6, 7, 10]
 
 
-def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path, monkeypatch):
+def test_failed_folder_creation_leaves_no_waiting_thread(tmp_path, monkeypatch):
     make = os.mkdir
 
     def full(path, *arguments, **named):
@@ -509,13 +511,13 @@ def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path, monkeyp
 
     monkeypatch.setattr(os, "mkdir", full)
     with refuses(OSError, tmp_path / "a", "space"):
-        with Checkpoints(str(tmp_path / "a")) as some:
-            some.save(State(jnp.int32(0), {"a": jnp.ones((300, 400))}, {}), {})
+        with Checkpoints(str(tmp_path / "a")) as opened_folder:
+            opened_folder.save(State(jnp.int32(0), {"a": jnp.ones((300, 400))}, {}), {})
     waiting = [one for one in threading.enumerate() if "orbax" in type(one).__module__]
     assert not waiting  # otherwise Python would wait for them when it exits
 
 
-def test_a_full_disk_is_explained(tmp_path, monkeypatch):
+def test_full_disk_error_names_the_saved_steps(tmp_path, monkeypatch):
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
 
     def no_room():
@@ -538,7 +540,7 @@ def test_a_full_disk_is_explained(tmp_path, monkeypatch):
         ("/home/user/mine.py", "Event loop is closed", True),
     ],
 )
-def test_what_a_failed_save_leaves_behind_is_not_printed(file, error, is_shown, capsys):
+def test_leftover_coroutine_of_a_failed_orbax_save_is_not_printed(file, error, is_shown, capsys):
     """Python deletes a coroutine of Orbax that had not ended when its event loop was closed."""
     text = (
         "async def write():\n    try:\n        await hang()\n"
@@ -563,7 +565,7 @@ def shown_error(unraisable):
     print(unraisable.exc_value)
 
 
-def test_a_task_that_a_failed_save_leaves_behind_is_not_logged():
+def test_leftover_task_of_a_failed_orbax_save_is_not_logged():
     quiet_orbax.hide_repeated_errors()
 
     def is_logged(file):

@@ -19,7 +19,7 @@ from pretrax.training.devices.mesh import (
 )
 
 
-def test_a_program_of_eight_devices():
+def test_collectives_of_eight_devices_are_counted():
     mesh = make_mesh(data=1, fsdp=4, tensor=2)
     sharded = NamedSharding(mesh, P(None, "fsdp", None))
 
@@ -33,7 +33,7 @@ def test_a_program_of_eight_devices():
     assert found["all-reduce"] == Traffic(calls=3, bytes=3 * 8 * 4)  # one call per layer
 
 
-def test_the_gradient_of_an_embedding_is_not_summed_whole():
+def test_embedding_gradient_is_not_all_reduced_whole():
     mesh = make_mesh(data=1, fsdp=4, tensor=2)
     table = jax.ShapeDtypeStruct(
         (512, 16), jnp.float32, sharding=NamedSharding(mesh, P(None, "fsdp"))
@@ -49,7 +49,7 @@ def test_the_gradient_of_an_embedding_is_not_summed_whole():
     assert sum(one.bytes for kind, one in found.items() if kind != "all-gather") < 4 * 512 * 16
 
 
-def test_the_projection_is_gathered_and_its_gradient_summed_once_for_all_pieces_of_its_loss():
+def test_projection_is_gathered_and_its_gradient_reduced_once():
     mesh = make_mesh(data=1, fsdp=4, tensor=2)
     sharded = NamedSharding(mesh, P("tensor", "fsdp"))
     kernel = jax.ShapeDtypeStruct((512, 64), jnp.float32, sharding=sharded)
@@ -72,7 +72,7 @@ def test_the_projection_is_gathered_and_its_gradient_summed_once_for_all_pieces_
     assert found["all-reduce"].bytes < (1 + 4 + 1) * whole / 2
 
 
-def test_factored_moments_are_sharded_as_the_axes_that_they_keep():
+def test_factored_moments_are_sharded_like_their_remaining_axes():
     mesh = make_mesh(data=1, fsdp=4, tensor=2)
     params = {"w": jax.ShapeDtypeStruct((256, 128), jnp.float32)}
     state = jax.eval_shape(optax.adafactor(0.1).init, params)
@@ -84,7 +84,7 @@ def test_factored_moments_are_sharded_as_the_axes_that_they_keep():
     assert specs[(256,)] == P("fsdp") and specs[(128,)] == P("tensor") and specs[()] == P()
 
 
-def test_parameters_are_updated_in_parts_over_data():
+def test_parameter_updates_are_sharded_over_data():
     mesh = make_mesh(data=2, fsdp=2, tensor=2)
     specs = {
         (512, 2048): (P("fsdp", None), P("fsdp", "data")),
@@ -147,7 +147,7 @@ ENTRY %main (p0: f32[8]) -> f32[8] {
 """
 
 
-def test_loops_asynchronous_pairs_and_hidden_reduce_scatters_count_as_they_run():
+def test_loops_asynchronous_pairs_and_fused_reduce_scatters_are_counted():
     found = traffic(PROGRAM)
     assert found == {
         "reduce-scatter": Traffic(5 + 1, 5 * 4 * 128 * 352 + 4 * 64),
@@ -188,7 +188,7 @@ ENTRY %main (p0: bf16[32,128]) -> bf16[128,128] {
 """
 
 
-def test_an_exchange_in_several_fusions_counts_once():
+def test_exchange_in_several_fusions_counts_once():
     """Another gather on the same channel counts as well, as in the exchanges of a `shard_map`."""
     assert traffic(FUSED) == {
         "all-gather": Traffic(2, 2 * 128 * 128 + 4 * 16),
@@ -213,7 +213,7 @@ ENTRY %main (p0: f32[8], p1: bf16[16,4]) -> f32[8] {
 """
 
 
-def test_all_arrays_of_a_collective_count():
+def test_all_arrays_of_a_collective_are_counted():
     assert traffic(COMBINED) == {
         "all-gather": Traffic(1, 4 * 32 + 2 * 64 * 4),
         "reduce-scatter": Traffic(2, 2 * 4 * (32 + 64)),
@@ -233,7 +233,7 @@ ENTRY %main (p0: f32[8,64], p1: f32[4]) -> bf16[8,64] {
 """
 
 
-def test_a_sum_of_float32_counts_as_such_where_the_compiler_writes_it_as_bfloat16():
+def test_float32_sum_narrowed_by_the_compiler_counts_as_float32():
     assert traffic(NARROWED) == {"all-reduce": Traffic(1, 4 * (8 * 64 + 4))}
 
 
@@ -265,9 +265,9 @@ ENTRY %main (p0: bf16[4]) -> bf16[4] {
 """
 
 
-def test_a_ring_of_permutations_sends_the_whole():
+def test_ring_of_permutations_counts_every_step():
     assert traffic(RING) == {"collective-permute": Traffic(8, 8 * 2 * 4)}
 
 
-def test_a_program_of_one_device_sends_nothing():
+def test_single_device_program_has_no_collectives():
     assert traffic(jax.jit(jnp.sum).lower(jnp.ones(4)).compile().as_text()) == {}

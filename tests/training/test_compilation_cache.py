@@ -25,25 +25,25 @@ def nothing_named():
         jax.config.update(name, value)
 
 
-def test_a_folder_that_the_environment_names_is_left():
+def test_cache_folder_of_the_environment_is_kept():
     named = jax.config.jax_compilation_cache_dir
     assert named  # tests/conftest.py sets it
     enable_compilation_cache()
     assert jax.config.jax_compilation_cache_dir == named
 
 
-def test_training_keeps_them_with_the_user(nothing_named, tmp_path, monkeypatch):
+def test_training_uses_the_compilation_cache_of_the_user(nothing_named, tmp_path, monkeypatch):
     """A run directory may be someone else's, and programs are code, so it does not hold them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run, started = tiny.Run(tmp_path, "data"), []
     monkeypatch.setattr(train, "train", lambda *run, **settings: started.append(run))
-    tiny.run_here(run.arguments())
+    tiny.train_in_process(run.arguments())
     folder = tmp_path / "cache" / "pretrax" / "compiled" / platform.node()
     assert started and jax.config.jax_compilation_cache_dir == str(folder)
     assert getattr(jax.config, SECONDS) == 0
 
 
-def test_if_jax_keeps_nothing_no_folder_is_reported(nothing_named, tmp_path, monkeypatch):
+def test_disabled_cache_reports_no_folder(nothing_named, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     jax.config.update(ENABLED, False)
     enable_compilation_cache()
@@ -52,9 +52,7 @@ def test_if_jax_keeps_nothing_no_folder_is_reported(nothing_named, tmp_path, mon
     assert compilation_cache.compilation_cache_dir() is None
 
 
-def test_if_the_folder_cannot_be_written_no_folder_is_reported(
-    nothing_named, tmp_path, monkeypatch
-):
+def test_unwritable_cache_reports_no_folder(nothing_named, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("in the way of a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     enable_compilation_cache()
@@ -65,18 +63,18 @@ def test_if_the_folder_cannot_be_written_no_folder_is_reported(
     assert compilation_cache.compilation_cache_dir() is None
 
 
-def test_a_run_of_several_processes_keeps_nothing_unless_a_folder_is_named(
+def test_multi_process_run_uses_no_cache_unless_a_folder_is_named(
     nothing_named, tmp_path, monkeypatch
 ):
     """JAX would write only to the folder of the first process's host."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run, started = tiny.Run(tmp_path, "data"), []
     monkeypatch.setattr(train, "train", lambda *run, **settings: started.append(run))
-    tiny.run_here(run.arguments(training__Run__distributed=True))
+    tiny.train_in_process(run.arguments(training__Run__distributed=True))
     assert started and jax.config.jax_compilation_cache_dir is None
 
 
-def test_those_that_were_not_used_for_longest_go(nothing_named, tmp_path, monkeypatch):
+def test_least_recently_used_programs_are_removed(nothing_named, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compilation_cache, "MAX_BYTES", 25)
     folder = tmp_path / "pretrax" / "compiled" / platform.node()

@@ -65,7 +65,7 @@ def chips(x: int, y: int, z: int, slices: int = 1) -> list[Chip]:
         ("4*H200:8", Topology("NVIDIA H200", (8,), 4)),
     ],
 )
-def test_topologies(text, topology):
+def test_topologies_are_read_and_written(text, topology):
     assert read_topology(text) == topology
     assert read_topology(str(topology)) == topology
 
@@ -88,7 +88,7 @@ def test_topologies(text, topology):
         "v5e:0x4",
     ],
 )
-def test_invalid_topologies_are_refused(text):
+def test_invalid_topologies_are_rejected(text):
     with refuses(ValueError, repr(text)):
         read_topology(text)
 
@@ -105,12 +105,12 @@ def test_invalid_topologies_are_refused(text):
         ("v3:1x2", ["v3:2x2", "v3:4x4"]),
     ],
 )
-def test_a_slice_that_does_not_exist_is_refused_with_the_nearest(text, near):
+def test_nonexistent_slice_is_rejected_with_the_nearest(text, near):
     with refuses(ValueError, repr(text), *near):
         read_topology(text)
 
 
-def test_a_host_has_no_more_gpus_than_there_are():
+def test_gpu_counts_must_fill_hosts():
     assert read_topology("2*a100:16").chips == 32
     with refuses(ValueError, "64", "128", "16", "8"):
         read_topology("2*h100:64")
@@ -118,21 +118,21 @@ def test_a_host_has_no_more_gpus_than_there_are():
         read_topology("h100:20")
 
 
-def test_slices_that_there_are():
+def test_existing_slices_are_accepted():
     sizes = "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x4x12 4x8x8 8x8x8 8x8x16 8x16x16 16x16x16"
     for kind, shapes in (("v4", sizes), ("v5p", f"{sizes} 12x12x24 16x16x24"), ("v5e", "1x1 2x4")):
         for shape in shapes.split():
             assert str(read_topology(f"{kind}:{shape}")) == f"{kind}:{shape}"
 
 
-def test_without_the_compiler_it_says_how_to_get_it(monkeypatch, capsys):
+def test_missing_tpu_compiler_names_its_extra(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     with exits(capsys, "'.[compile]'"):
         train.main(["--gin_file=runs/decoder.gin", "--compile=v5e:2x4"])
 
 
-def test_without_the_compiler_for_gpus_it_says_how_to_get_it(monkeypatch, capsys):
+def test_missing_gpu_compiler_names_its_extra(monkeypatch, capsys):
     monkeypatch.setattr(topologies, "CUDA_PLUGINS", ("no_plugins.xla_cuda12",))
     with exits(capsys, "'.[compile-gpu]'"):
         train.main(["--gin_file=runs/decoder.gin", "--compile=h100:8"])
@@ -160,7 +160,7 @@ def test_gpus_are_described_to_xla(monkeypatch):
     )
 
 
-def test_libtpu_gets_the_settings_that_it_does_not_assume(monkeypatch):
+def test_libtpu_gets_nondefault_settings(monkeypatch):
     asked = {}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(os, "environ", {})
@@ -182,7 +182,9 @@ def test_libtpu_gets_the_settings_that_it_does_not_assume(monkeypatch):
     "arguments, named",
     [(["--compile="], "--compile"), (["--compile=v5e:2x2", "--profile=2:3"], "--profile")],
 )
-def test_a_compile_check_that_was_meant_otherwise(arguments, named, monkeypatch, capsys):
+def test_compile_check_with_conflicting_arguments_is_rejected(
+    arguments, named, monkeypatch, capsys
+):
     monkeypatch.setattr(train, "train", lambda *_, **__: None)
     monkeypatch.setattr(train, "enable_compilation_cache", lambda: None)
     monkeypatch.setattr(train, "check", lambda *_: None)
@@ -190,7 +192,7 @@ def test_a_compile_check_that_was_meant_otherwise(arguments, named, monkeypatch,
         train.main(["--gin_file=runs/decoder.gin", *arguments])
 
 
-def test_a_check_that_is_interrupted_continues_from_no_checkpoint(monkeypatch, capsys):
+def test_interrupted_compile_check_suggests_no_resumption(monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -200,7 +202,7 @@ def test_a_check_that_is_interrupted_continues_from_no_checkpoint(monkeypatch, c
     assert (ended.value.code, capsys.readouterr().err) == (130, "\nInterrupted.\n")
 
 
-def test_a_mesh_of_the_devices_of_this_process_is_refused(monkeypatch):
+def test_mesh_of_local_devices_is_rejected(monkeypatch):
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
     run = dataclasses.replace(run, mesh=lambda: make_mesh())
@@ -208,7 +210,7 @@ def test_a_mesh_of_the_devices_of_this_process_is_refused(monkeypatch):
         compile_check.check(run, Topology("TPU v5e", (2, 4)))
 
 
-def test_the_settings_of_the_run_are_checked_first(monkeypatch):
+def test_run_settings_are_checked_before_compiling(monkeypatch):
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
     run = dataclasses.replace(run, mesh=make_mesh, vocabulary_rows="all")
@@ -216,7 +218,7 @@ def test_the_settings_of_the_run_are_checked_first(monkeypatch):
         compile_check.check(run, Topology("TPU v5e", (2, 4)))
 
 
-def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
+def test_mesh_axis_may_be_longer_than_slice_axes():
     mesh = make_mesh(data=1, fsdp=64, tensor=2, devices=chips(4, 4, 8))
     assert dict(mesh.shape) == {"data": 1, "fsdp": 64, "expert": 1, "context": 1, "tensor": 2}
     for one, other in mesh.devices.reshape(-1, 2):  # devices along tensor are neighbors
@@ -224,9 +226,9 @@ def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
         assert sorted(apart) in ([0, 0, 1], [0, 0, 3], [0, 0, 7])
 
 
-def test_slices_are_spread_over_data():
+def test_slices_are_spread_over_the_data_axis():
     mesh = make_mesh(data=4, fsdp=4, devices=chips(2, 2, 2, slices=2))
-    assert [{chip.slice_index for chip in some.flat} for some in mesh.devices] == [
+    assert [{chip.slice_index for chip in group.flat} for group in mesh.devices] == [
         {0},
         {0},
         {1},
@@ -236,7 +238,7 @@ def test_slices_are_spread_over_data():
         make_mesh(data=1, fsdp=16, devices=chips(2, 2, 2, slices=2))
 
 
-def test_hosts_of_gpus_are_not_slices():
+def test_gpu_hosts_are_not_treated_as_slices():
     """JAX gives GPUs a `slice_index`, the index of their host.
 
     The named runs for 16 and 64 devices, with fsdp=16, also support such hosts.
@@ -247,7 +249,7 @@ def test_hosts_of_gpus_are_not_slices():
     mesh = make_mesh(data=1, fsdp=16, devices=gpus[::-1])
     assert [gpu.id for gpu in mesh.devices.flat] == list(range(16))  # one host after another
     mesh = make_mesh(data=2, fsdp=8, devices=gpus[::-1])
-    assert [{gpu.slice_index for gpu in some.flat} for some in mesh.devices] == [{0}, {1}]
+    assert [{gpu.slice_index for gpu in group.flat} for group in mesh.devices] == [{0}, {1}]
 
 
 RUN = [
@@ -262,7 +264,7 @@ RUN = [
 
 
 @pytest.mark.slow
-def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
+def test_compile_check_reports_memory_and_writes_nothing(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
@@ -280,7 +282,7 @@ def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_held_in_tiles_counts_whole(monkeypatch):
+def test_memory_includes_padding_of_tiles(monkeypatch):
     """A TPU pads the last axis of an array, such as the 32 numbers of a head, to 128."""
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     sizes = SimpleNamespace(
@@ -299,13 +301,13 @@ def test_what_is_held_in_tiles_counts_whole(monkeypatch):
     assert memory.total == (10 + 3 + 1 + 2) * GIB
 
 
-def test_fused_attention_is_for_tpus_and_gpus(monkeypatch, capsys):
+def test_fused_attention_is_rejected_on_cpus(monkeypatch, capsys):
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     with exits(capsys, "attention='fused'", "cpu", "TPU", "GPU"):
         train.main([*RUN, "--gin.models.decoder.attention='fused'", "--compile=v5e:2x4"])
 
 
-def test_a_run_of_fused_attention_is_evaluated_anywhere_and_trained_by_kernels():
+def test_fused_attention_run_is_evaluated_anywhere_but_trained_only_by_kernels():
     model = tiny.decoder(attention="fused", head_dim=512)
     run = tiny.run_of(model, prefix_lm(tiny.IDS), {"decoder": 32})
     assert plan_evaluation(run).recipe.model is model
@@ -315,7 +317,7 @@ def test_a_run_of_fused_attention_is_evaluated_anywhere_and_trained_by_kernels()
         tiny.planned(dataclasses.replace(run, mesh=lambda: make_mesh(devices=chips(2, 1, 1))))
 
 
-def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
+def test_mesh_larger_than_the_slice_is_rejected(monkeypatch, capsys):
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices()[:4])
     with exits(capsys, 4):
         train.main([*RUN, "--compile=v5e:2x2"])
@@ -329,7 +331,7 @@ def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
         (Memory(1 * GIB, 1 * GIB, 0, 0), "Used 40.1G of 15.75G hbm. Exceeded hbm", "microbatches"),
     ],
 )
-def test_a_step_that_does_not_fit_gets_advice(memory, refusal, advice, capsys):
+def test_step_that_does_not_fit_gets_advice(memory, refusal, advice, capsys):
     check = Check(
         topology=Topology("TPU v3", (2, 2)),
         mesh={"data": 8},
@@ -368,7 +370,7 @@ def estimated(**others) -> Check:
     )
 
 
-def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
+def test_estimate_is_printed_by_parts_with_the_step_last(capsys):
     options = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1000000}
     assert print_check(make_console(), estimated(options=options))
     output = capsys.readouterr().out
@@ -382,16 +384,16 @@ def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
     assert re.search(r"MLP bf16\[4096,128\] × bf16\[128,2816\] +30\.0 +14 +an inner size", output)
 
 
-def test_an_estimate_of_a_causal_model_also_has_the_share_that_maxtext_counts(capsys):
+def test_causal_estimate_also_states_the_mfu_of_maxtext(capsys):
     check = estimated()
     check = check._replace(causal_flops=check.flops * 3 // 4)
     assert print_check(make_console(), check)
-    *_, theirs, ours = capsys.readouterr().out.splitlines()
-    assert theirs.endswith("would say 30% of peak.") and ours.endswith("40% of peak")
+    *_, maxtext_line, last_line = capsys.readouterr().out.splitlines()
+    assert maxtext_line.endswith("would say 30% of peak.") and last_line.endswith("40% of peak")
 
 
 @pytest.mark.parametrize("objective, share", [("causal_lm", 0.889), ("prefix_lm", None)])
-def test_maxtext_counts_half_of_causal_attention(objective, share):
+def test_maxtext_flops_count_half_of_causal_attention(objective, share):
     """This is 11% less for LLaMA 3.1 8B at 8,192 tokens.
 
     Its 8.03B parameters, minus an embedding of 0.53B, take 2 FLOPs each. All query-key pairs of 32
@@ -412,7 +414,7 @@ def test_maxtext_counts_half_of_causal_attention(objective, share):
     )
 
 
-def test_maxtext_counts_other_keys_where_a_decoder_has_windows():
+def test_maxtext_flops_are_unknown_for_windowed_attention():
     decoder = functools.partial(tiny.decoder, positions="rotary")
     for window, is_known in ((None, True), (7, False)):
         plan = tiny.plan(decoder(window=window), causal_lm(tiny.IDS), {"decoder": 32})
@@ -420,7 +422,7 @@ def test_maxtext_counts_other_keys_where_a_decoder_has_windows():
         assert (counted is not None) == is_known
 
 
-def test_a_mixture_is_causal_where_all_of_its_members_are():
+def test_mixture_is_causal_only_if_all_members_are():
     """Restored texts have no prompt form, and a decoder reads their whole input both ways."""
     restored = functools.partial(from_noise, inputs=untouched(), prompt_mode=None)
     causal, rows = {"one": (causal_lm, 1), "two": (causal_masking, 1)}, {"decoder": 32}
@@ -431,7 +433,7 @@ def test_a_mixture_is_causal_where_all_of_its_members_are():
         assert (counted is not None) == is_known
 
 
-def test_a_step_that_does_not_fit_has_no_time_in_its_last_line(capsys):
+def test_step_that_does_not_fit_has_no_time_estimate(capsys):
     check = estimated()._replace(memory=Memory(GIB, GIB, 15 * GIB, 0))
     assert not print_check(make_console(), check)
     assert "estimated step" not in capsys.readouterr().out
@@ -447,7 +449,7 @@ class Lowered:
         return self
 
 
-def test_options_of_the_compiler_for_tpus_are_given_to_it_alone():
+def test_tpu_compiler_options_are_passed_only_on_tpus():
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
     run = dataclasses.replace(run, tpu_compiler_options={"xla_some": 1})
     plan, lowered = tiny.planned(run), Lowered()
@@ -461,7 +463,7 @@ def test_options_of_the_compiler_for_tpus_are_given_to_it_alone():
         compile_lowered(on_tpus._replace(run=other), lowered)
 
 
-def test_kinds_of_devices():
+def test_device_kinds_are_found_by_their_aliases():
     assert {kind_of_device(name) for one in ACCELERATORS.values() for name in one.also} == {
         "TPU v5e",
         "TPU v5p",
@@ -473,7 +475,7 @@ def test_kinds_of_devices():
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs pretrax[compile]")
-def test_the_flagship_on_its_slice():
+def test_v5p_4x4x8_has_128_devices():
     assert len(topologies.devices_of(read_topology("v5p:4x4x8"))) == 128
 
 
@@ -487,7 +489,7 @@ def test_the_flagship_on_its_slice():
         (dict(fsdp=4, expert=2), ["fsdp=4 × expert=2", "emb_dim=12", "1/4"], ["expert"]),
     ],
 )
-def test_a_mesh_that_does_not_divide_a_model_is_reported(axes, values, lower):
+def test_mesh_that_does_not_divide_a_model_gives_a_warning(axes, values, lower):
     model = tiny.decoder(emb_dim=12, num_heads=4, num_kv_heads=2)
     plan = functools.partial(tiny.plan, model, prefix_lm(tiny.IDS), {"decoder": 24})
     with warns(UserWarning, *values) as output:
@@ -507,7 +509,7 @@ def test_a_mesh_that_does_not_divide_a_model_is_reported(axes, values, lower):
         ({"attention": "fused", "positions": "relative"}, 768, 512),
     ],
 )
-def test_slots_that_a_mesh_does_not_divide_are_refused(settings, slots, multiple, monkeypatch):
+def test_slots_not_divisible_by_the_mesh_are_rejected(settings, slots, multiple, monkeypatch):
     monkeypatch.setattr(planning, "check_attention", lambda model, mesh: None)
     mesh, model = make_mesh(data=1, fsdp=2, context=4), tiny.decoder(**settings)
     plan = functools.partial(tiny.plan, model, causal_lm(tiny.IDS), mesh=mesh)
@@ -517,7 +519,7 @@ def test_slots_that_a_mesh_does_not_divide_are_refused(settings, slots, multiple
 
 
 @pytest.mark.parametrize("kind", ["TPU v2", "TPU v3"])
-def test_fused_attention_is_refused_on_tpus_that_have_no_kernels(kind):
+def test_fused_attention_is_rejected_on_tpus_without_kernels(kind):
     old = SimpleNamespace(platform="tpu", device_kind=kind)
     mesh = SimpleNamespace(devices=np.array([old]))
     model = tiny.decoder(attention="fused")

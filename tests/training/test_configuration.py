@@ -43,7 +43,7 @@ GIN = tiny.ROOT / "gin_configs"
 RUNS = sorted(str(p.relative_to(GIN)) for p in (GIN / "runs").glob("*.gin"))
 
 
-def mine(tmp_path: Path, *lines: str) -> str:
+def write_gin(tmp_path: Path, *lines: str) -> str:
     path = tmp_path / "mine.gin"
     path.write_text("\n".join(["from __gin__ import dynamic_registration", *lines, ""]))
     return str(path)
@@ -52,7 +52,7 @@ def mine(tmp_path: Path, *lines: str) -> str:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_functions_with_settings_are_values():
+def test_partials_are_comparable_hashable_values():
     one = Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.1))
     assert one == Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.1))
     assert one != Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.2))
@@ -67,14 +67,14 @@ def test_functions_with_settings_are_values():
         one.settings["learning_rate"] = 3
 
 
-def test_a_call_is_computed_where_it_is_needed():
+def test_deferred_call_is_evaluated_when_used():
     turn = Call(objectives.turns, every=10, turn=1)
     members = {"a": (objectives.causal_lm, turn), "b": (objectives.causal_lm, 2)}
     mixture = Partial(objectives.mixture, members=members)(tiny.IDS)
     assert [mixture.facts.members[0].rate(step) for step in (0, 10)] == [0.0, 1.0]
 
 
-def test_a_parameter_without_a_value_or_with_two_is_named_by_its_flag():
+def test_parameter_without_a_value_or_with_two_is_named():
     with refuses(ValueError, "warmup_steps", "--gin.optimizers.warmup_cosine.peak"):
         Partial(warmup_cosine)(100)
     with refuses(ValueError, "warmup_cosine", "total_steps"):
@@ -82,14 +82,14 @@ def test_a_parameter_without_a_value_or_with_two_is_named_by_its_flag():
     assert Partial(warmup_cosine, peak=1.0, warmup_steps=1)(100, peak=2.0)(1) == 2.0
 
 
-def test_a_default_is_the_value_that_it_stands_for():
+def test_explicit_default_is_not_a_difference():
     spelled = {"optimizer": Partial(adafactor, decay_rate=0.8, clip_norm=None), "seed": 0}
     assert differences({"optimizer": adafactor}, spelled) == []
     other = {"optimizer": Partial(adafactor, decay_rate=0.7)}
     assert differences({"optimizer": adafactor}, other) == ["optimizer.decay_rate: was 0.8, is 0.7"]
 
 
-def test_changed_fields_are_named_to_the_last_setting():
+def test_differences_name_the_nested_setting():
     run = read_run(["runs/decoder.gin"])
     wider = read_run(["runs/decoder.gin"], ["models.decoder.emb_dim = 64", "STEPS = 9"])
     assert differences(fields_of(run), fields_of(wider)) == [
@@ -98,7 +98,7 @@ def test_changed_fields_are_named_to_the_last_setting():
     ]
 
 
-def test_runs_are_read_apart_from_each_other():
+def test_runs_are_read_independently():
     """No setting of one run is left over in the next run, unlike with gin's global registry."""
     first = read_run(["runs/decoder.gin"], ["models.decoder.emb_dim = 64"])
     second = read_run(["runs/decoder.gin"])
@@ -112,7 +112,7 @@ def test_runs_are_read_apart_from_each_other():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("run", RUNS)
-def test_every_run_is_written_and_read_back_as_the_same_value(run, tmp_path):
+def test_every_gin_run_round_trips(run, tmp_path):
     fields = tiny.completed(run)
     path = tmp_path / "config.gin"
     written = run_text(fields)
@@ -137,7 +137,7 @@ ANY_VALUE = st.recursive(
 @pytest.mark.slow
 @given(run_dir=ANY_TEXT, value=ANY_VALUE)
 @settings(max_examples=80, deadline=None)
-def test_every_text_is_written_and_read_back_as_the_same(run_dir, value):
+def test_every_text_round_trips(run_dir, value):
     fields = {"run_dir": run_dir, "assignment_map": value}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.gin")
@@ -148,7 +148,7 @@ def test_every_text_is_written_and_read_back_as_the_same(run_dir, value):
 @pytest.mark.slow
 @given(ANY_TEXT)
 @settings(max_examples=50, deadline=None)
-def test_settings_below_any_key_and_comments_of_any_text(text):
+def test_nested_settings_and_comments_with_any_text_round_trip(text):
     two = [Partial(models.decoder, emb_dim=64), Partial(models.decoder, emb_dim=128)]
     fields = {"assignment_map": {text: two[0], "b": two[1]}}
     nameless = type("Nameless", (), {"__repr__": lambda _: text})()
@@ -166,7 +166,7 @@ def test_settings_below_any_key_and_comments_of_any_text(text):
         assert read_fields([str(path)])["initial_run"] == text
 
 
-def test_one_function_with_other_settings_in_other_places(tmp_path):
+def test_function_with_different_settings_in_different_places_round_trips(tmp_path):
     """Two denoisers of a mixture are an example.
 
     A scope does not get the settings of another scope.
@@ -186,7 +186,7 @@ def test_one_function_with_other_settings_in_other_places(tmp_path):
     assert read["objective"].settings["members"] == expected
 
 
-def test_numbers_of_numpy_and_names_that_differ_in_a_sign(tmp_path):
+def test_numpy_numbers_and_similar_member_names_round_trip(tmp_path):
     span = objectives.span_corruption
     members = {
         "a-1": (Partial(span, noise_density=np.float64(0.1)), np.int64(1)),
@@ -198,7 +198,7 @@ def test_numbers_of_numpy_and_names_that_differ_in_a_sign(tmp_path):
     assert run_text({"z_loss": float("inf")}).unnamed == ("z_loss",)
 
 
-def test_settings_of_a_default_function():
+def test_default_function_accepts_settings():
     run = read_run(["runs/decoder.gin"], ["mesh.make_mesh.fsdp = 4"])
     assert run.mesh == Partial(make_mesh, fsdp=4)
 
@@ -216,7 +216,7 @@ def test_unnamed_functions_are_left_out_and_reported(tmp_path):
     assert read_fields([str(path)]) == {"model": fields["model"], "steps": 3}
 
 
-def test_steps_of_a_written_run_are_overridden_as_usual(tmp_path):
+def test_written_run_accepts_macro_overrides(tmp_path):
     path = tmp_path / "config.gin"
     path.write_text(run_text(tiny.completed("runs/decoder.gin")).text)
     assert read_run([str(path)], ["STEPS = 5", "RUN_DIR = 'x'"]).steps == 5
@@ -225,8 +225,8 @@ def test_steps_of_a_written_run_are_overridden_as_usual(tmp_path):
 # --- gin's language -------------------------------------------------------------------------------
 
 
-def test_scopes_macros_blocks_and_later_bindings(tmp_path):
-    path = mine(
+def test_gin_scopes_macros_blocks_and_later_bindings_are_read(tmp_path):
+    path = write_gin(
         tmp_path,
         "from pretrax import objectives",
         "from pretrax import training",
@@ -263,19 +263,19 @@ def test_corpus_objective_and_model_are_independent_choices():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["models", "objectives"])
-def test_a_preset_read_after_all_others_gives_its_own_settings(kind, tmp_path):
+def test_preset_read_after_others_gives_only_its_own_settings(kind, tmp_path):
     """An objective may change settings of the model, which last until a file chooses a model."""
     paths = sorted((GIN / kind).glob("*.gin"))
     model = 'include "models/encoder_decoder_tiny.gin"'
     # One of several presets with the same settings is enough, since the others would add nothing.
     others = {}
     for path in paths:
-        functions = functions_in(read_fields([mine(tmp_path, model, f'include "{path}"')]))
+        functions = functions_in(read_fields([write_gin(tmp_path, model, f'include "{path}"')]))
         others[tuple((f.function, *sorted(f.settings)) for f in functions)] = path
     before = [f'include "{path}"' for path in others.values()]
     for path in paths:
-        alone = read_fields([mine(tmp_path, model, f'include "{path}"')])
-        found = read_fields([mine(tmp_path, *before, model, f'include "{path}"')])
+        alone = read_fields([write_gin(tmp_path, model, f'include "{path}"')])
+        found = read_fields([write_gin(tmp_path, *before, model, f'include "{path}"')])
         assert found == alone, path.stem
 
 
@@ -301,16 +301,14 @@ DROPOUT = "models.encoder.dropout_rate = 0.1"
         ([[CHOICE, DROPOUT], CHOICE, "models.encoder.emb_dim = 64"], 0.1, 64),
     ],
 )
-def test_a_file_that_chooses_starts_from_the_defaults_of_the_builder(
-    files, dropout_rate, width, tmp_path
-):
+def test_file_that_chooses_a_builder_starts_from_its_defaults(files, dropout_rate, width, tmp_path):
     given = []
     for number, lines in enumerate(files):
         if isinstance(lines, list):
             folder = tmp_path / str(number)
             folder.mkdir()
             imports = ["from pretrax import models", "from pretrax import training"]
-            lines = mine(folder, *imports, *lines)
+            lines = write_gin(folder, *imports, *lines)
         given.append(lines)
     model = read_lines(given)["model"]
     assert model.function is models.encoder
@@ -318,13 +316,13 @@ def test_a_file_that_chooses_starts_from_the_defaults_of_the_builder(
     assert model.settings.get("emb_dim") == width
 
 
-def test_what_a_chosen_function_uses_keeps_its_settings():
+def test_functions_used_by_a_chosen_function_keep_their_settings():
     """The vocabulary size that the small runs use is an example, for any text."""
     run = read_run(["runs/decoder.gin", "corpora/text_files.gin"], ["FILES = 'a'"])
     assert run.corpus.settings["vocabulary"].settings["size"] == 2048
 
 
-def test_the_quickstarts_initial_weights_are_of_its_own_model_alone(tmp_path):
+def test_quickstart_initialization_applies_only_to_its_own_model(tmp_path):
     def first_settings(*files):
         config = read_run(files, ["RUN_DIR = 'a'"]).model(512).config
         return config.init_locality, config.init_matching
@@ -340,7 +338,7 @@ def test_the_quickstarts_initial_weights_are_of_its_own_model_alone(tmp_path):
     assert first_settings(str(imported), "models/t5_1_1_small.gin") == (0.0, False)
 
 
-def test_an_objective_may_change_the_model_that_an_earlier_file_chose():
+def test_objective_file_may_change_the_model_of_an_earlier_file():
     blocks = "objectives/block_diffusion_encoder_decoder.gin"
     settings = read_run(["runs/quickstart.gin", blocks]).model.settings
     assert (settings["merged_attention"], settings["emb_dim"]) == (True, 128)
@@ -350,12 +348,12 @@ def test_an_objective_may_change_the_model_that_an_earlier_file_chose():
         read_run(["runs/decoder.gin", blocks])
 
 
-def test_a_corpus_of_seqio_leaves_nothing_to_another(tmp_path):
+def test_seqio_corpus_leaves_no_settings_to_another(tmp_path):
     c4, task = "corpora/c4.gin", "corpora/seqio_task.gin"
     settings = {c4: 'DATA_DIR = "gs://mine"', task: 'MODULE = "my_tasks"'}
     named = ['MIXTURE_OR_TASK_NAME = "my_text"']
     for first, last in ((c4, task), (task, c4)):
-        both = mine(tmp_path, f'include "{first}"', settings[first], f'include "{last}"')
+        both = write_gin(tmp_path, f'include "{first}"', settings[first], f'include "{last}"')
         assert read_fields([both], named) == read_fields([last], named)
 
 
@@ -366,7 +364,7 @@ def parser_and_bindings(*arguments, **how):
     return parser, given
 
 
-def test_bindings_hold_in_the_order_of_the_command_line():
+def test_later_bindings_on_the_command_line_win():
     def steps(*bindings):
         _, given = parser_and_bindings(*bindings, "--gin_file=runs/decoder.gin")
         return read_run(*given).steps
@@ -395,12 +393,12 @@ def test_bindings_hold_in_the_order_of_the_command_line():
         ("--gin.training.Run.mesh=@mesh.make_mesh", "training.Run.mesh = @mesh.make_mesh"),
     ],
 )
-def test_texts_need_no_quotes(argument, bound):
+def test_text_values_need_no_quotes(argument, bound):
     _, given = parser_and_bindings(argument, files=["runs/own_text.gin"])
     assert given.bindings == (bound,)
 
 
-def test_macros_are_options_that_say_what_they_set_and_how():
+def test_help_lists_macros_as_options():
     parser, _ = parser_and_bindings("--gin_file=runs/own_text.gin")
     help_text = " ".join(parser.format_help().split())
     assert re.search(r"--steps VALUE [\w\s]*optimizer steps \(STEPS = 1000\)", help_text)
@@ -418,14 +416,14 @@ def test_every_field_of_a_run_is_documented_with_its_default():
         assert kind.replace("_", "").split("; default ")[1:] == [w.replace("_", "") for w in words]
 
 
-def test_help_says_why_settings_are_not_listed(tmp_path):
-    absent = mine(tmp_path, "import of_an_absent_extra")
+def test_help_explains_why_settings_are_not_listed(tmp_path):
+    absent = write_gin(tmp_path, "import of_an_absent_extra")
     parser, _ = parser_and_bindings(f"--gin_file={absent}")
     output = " ".join(parser.format_help().split())
     assert re.search(r"settings of the gin files: cannot be listed: .*'of_an_absent_extra'", output)
 
 
-def test_macros_of_macros_functions_and_scopes(tmp_path):
+def test_macros_may_hold_macros_functions_and_scopes(tmp_path):
     lines = """
 from pretrax import models
 from pretrax import training
@@ -439,15 +437,15 @@ optimizers.adafactor.learning_rate = %POLICY
 wide/models.encoder_decoder.emb_dim = %WIDTH
 UNUSED = 3
 """
-    macros = GinReader(Run).read([mine(tmp_path, lines)]).macros()
+    macros = GinReader(Run).read([write_gin(tmp_path, lines)]).macros()
     assert macros["STEPS"].value == macros["LENGTH"].value == 12
     assert macros["POLICY"].value == "@optimizers.warmup_constant"
     assert macros["WIDTH"] == (None, False, ((models.encoder_decoder, "emb_dim"),))
     assert "UNUSED" not in macros
 
 
-def test_macros_that_refer_to_each_other_are_listed(tmp_path):
-    around = mine(tmp_path, 'include "runs/decoder.gin"', "STEPS = %LENGTH", "LENGTH = %STEPS")
+def test_circular_macros_are_listed_and_rejected_when_read(tmp_path):
+    around = write_gin(tmp_path, 'include "runs/decoder.gin"', "STEPS = %LENGTH", "LENGTH = %STEPS")
     assert GinReader(Run).read([around]).macros()["STEPS"].value == "%STEPS"
     with refuses(ValueError, "gin", "macros"):
         read_run([around])
@@ -502,7 +500,7 @@ def test_macros_that_refer_to_each_other_are_listed(tmp_path):
         (["runs/decoder.gin"], ["STEPS = %STOPS"], ["STOPS", "--stops=VALUE"]),
     ],
 )
-def test_a_mistake_names_its_remedy(files, bindings, expected):
+def test_invalid_bindings_name_the_setting_and_alternatives(files, bindings, expected):
     with refuses(ValueError, *expected):
         read_run(files, bindings)
 
@@ -516,7 +514,7 @@ def test_a_mistake_names_its_remedy(files, bindings, expected):
         ("vocabularies.trained.size = True", ["trained.size", True]),
     ],
 )
-def test_a_setting_of_another_type_is_named(line, expected, tmp_path):
+def test_setting_of_the_wrong_type_is_named(line, expected, tmp_path):
     (tmp_path / "a.txt").write_text("text")
     run = read_run(["runs/own_text.gin"], [f"FILES = '{tmp_path}/a.txt'", line])
     with refuses(ValueError, *expected):
@@ -524,7 +522,7 @@ def test_a_setting_of_another_type_is_named(line, expected, tmp_path):
 
 
 @pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "{1: " * 500 + "2" + "}" * 500])
-def test_values_nested_too_deeply_name_their_file(tmp_path, value):
+def test_too_deeply_nested_values_name_their_file(tmp_path, value):
     (tmp_path / "config.gin").write_text(f"A = {value}\ntraining.Run.run_dir = 'a'\n")
     for read in (read_fields, lambda files: plain_fields(str(tmp_path))):
         with refuses(ValueError, tmp_path / "config.gin"):
@@ -549,28 +547,28 @@ JOINED = (
         ),
     ],
 )
-def test_values_that_double_each_other_are_refused_at_once(tmp_path, first, each, last):
+def test_exponentially_growing_values_are_rejected(tmp_path, first, each, last):
     lines = [*IMPORT, first, *(each.format(i, i + 1) for i in range(60)), last]
     (tmp_path / "config.gin").write_text("\n".join(lines))
     with refuses(ValueError, "100", "000"):
         read_fields([str(tmp_path / "config.gin")])
 
 
-def test_a_similar_file_of_the_user_is_suggested_first(tmp_path):
+def test_similar_user_file_is_suggested(tmp_path):
     (tmp_path / "my_run.gin").write_text("")
     with refuses(ValueError, "my_run.gin") as error:
         read_run([str(tmp_path / "my_rnu.gin")])
     assert str(error.value).count(".gin") <= 6
 
 
-def test_a_file_that_is_not_text_is_named(tmp_path):
+def test_gin_file_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "a.gin").write_bytes(b"# caf\xe9\n")
     with refuses(ValueError, "a.gin", "8"):
         read_run([str(tmp_path / "a.gin")])
 
 
 @pytest.mark.parametrize("name", t5x_names.NAMES)
-def test_names_of_t5x_are_translated(name):
+def test_t5x_names_are_recognized(name):
     with refuses(ValueError, name, "T5X"):
         read_run(["runs/decoder.gin"], [f"{name} = 1"])
 
@@ -605,15 +603,15 @@ def test_names_of_t5x_are_translated(name):
         (['include "absent.gin"'], ["'absent.gin'"]),
     ],
 )
-def test_a_file_that_cannot_be_read(tmp_path, lines, expected, monkeypatch):
+def test_invalid_gin_files_are_rejected(tmp_path, lines, expected, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "broken_module_of_mine.py").write_text("raise ValueError('boom')")
     with refuses(ValueError, *expected):
-        read_fields([mine(tmp_path, *lines)])
+        read_fields([write_gin(tmp_path, *lines)])
 
 
-def test_a_scope_with_a_value_of_its_own_is_named(tmp_path):
+def test_binding_shadowed_by_a_scope_is_rejected(tmp_path):
     lines = [
         "from pretrax import models",
         "from pretrax import training",
@@ -623,12 +621,15 @@ def test_a_scope_with_a_value_of_its_own_is_named(tmp_path):
     ]
     binding = "models.encoder_decoder.dropout_rate = 0.2"
     with refuses(ValueError, binding, "mine/models.encoder_decoder.dropout_rate"):
-        read_run([mine(tmp_path, *lines)], [binding])
-    assert read_run([mine(tmp_path, *lines)], [f"mine/{binding}"]).model.settings["emb_dim"] == 128
+        read_run([write_gin(tmp_path, *lines)], [binding])
+    assert (
+        read_run([write_gin(tmp_path, *lines)], [f"mine/{binding}"]).model.settings["emb_dim"]
+        == 128
+    )
 
 
-def test_settings_of_what_a_later_file_replaced_are_no_mistake(tmp_path):
-    own = mine(
+def test_settings_of_a_replaced_choice_are_ignored(tmp_path):
+    own = write_gin(
         tmp_path,
         "from pretrax import models",
         'include "runs/encoder.gin"',
@@ -640,14 +641,14 @@ def test_settings_of_what_a_later_file_replaced_are_no_mistake(tmp_path):
     assert read_run([own, "models/gpt2_tiny.gin"]).model.function is models.decoder
 
 
-def test_a_file_that_sets_what_it_has_replaced_is_always_refused(tmp_path):
+def test_file_that_sets_what_it_has_replaced_is_rejected(tmp_path):
     lines = ["from pretrax import models", 'include "runs/decoder.gin"']
     lines += ['include "models/encoder_tiny.gin"', "models.decoder.emb_dim = 8"]
     with refuses(ValueError, "decoder.emb_dim", "mine.gin", "encoder_tiny.gin"):
-        read_fields([mine(tmp_path, *lines)], ["training.Run.model = @models.encoder"])
+        read_fields([write_gin(tmp_path, *lines)], ["training.Run.model = @models.encoder"])
 
 
-def test_an_imported_model_sets_the_vocabulary_of_any_corpus(tmp_path):
+def test_imported_model_sets_the_vocabulary_of_any_corpus(tmp_path):
     sizes = dict(emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8, num_layers=1)
     path = tmp_path / "config.gin"
     path.write_text(config_text(str(tmp_path), "hf:other", "decoder", sizes, 512))
@@ -655,7 +656,7 @@ def test_an_imported_model_sets_the_vocabulary_of_any_corpus(tmp_path):
     assert run.corpus.settings["vocabulary"].settings == {"run": str(tmp_path)}
 
 
-def test_a_class_as_a_setting_is_itself(tmp_path):
+def test_class_valued_setting_round_trips(tmp_path):
     fields = {"model": Partial(models.decoder, dtype=jnp.bfloat16)}
     path = tmp_path / "config.gin"
     path.write_text(run_text(fields).text)
@@ -663,7 +664,7 @@ def test_a_class_as_a_setting_is_itself(tmp_path):
     assert dict(flattened("model", fields["model"]))["model.dtype"] == "jax.numpy.bfloat16"
 
 
-def test_a_moved_run_is_reported(tmp_path):
+def test_moved_run_is_rejected_with_the_new_directory(tmp_path):
     fields = tiny.completed("runs/decoder.gin") | {"run_dir": str(tmp_path / "there")}
     for name in ("there", "moved"):
         (tmp_path / name).mkdir()
@@ -675,19 +676,19 @@ def test_a_moved_run_is_reported(tmp_path):
     assert read_run([f"{moved}/config.gin"], [f"RUN_DIR = '{moved}'"]).run_dir == str(moved)
 
 
-def test_files_in_other_folders(tmp_path):
-    mine(tmp_path, 'include "runs/decoder.gin"', "STEPS = 3")
+def test_search_paths_find_gin_files(tmp_path):
+    write_gin(tmp_path, 'include "runs/decoder.gin"', "STEPS = 3")
     assert read_run(["mine.gin"], search_paths=[str(tmp_path)]).steps == 3
 
 
-def test_a_directory_of_another_version_is_refused(tmp_path):
+def test_run_directory_of_another_version_is_rejected(tmp_path):
     path = tmp_path / "config.gin"
     path.write_text("from __gin__ import dynamic_registration\nfrom pretrax.commands import gone\n")
     with refuses(ValueError, "pretrax.commands.gone"):
         read_directory(str(tmp_path))
 
 
-def test_a_run_that_lacks_a_field():
+def test_run_without_a_required_field_is_rejected():
     with refuses(TypeError, "objective"):
         Run(run_dir="a", corpus=len)  # type: ignore[call-arg]
     with refuses(ValueError, "batch_size"):
@@ -695,7 +696,7 @@ def test_a_run_that_lacks_a_field():
 
 
 @pytest.mark.slow
-def test_the_package_loads_neither_gin_nor_tensorflow():
+def test_training_package_loads_neither_gin_nor_tensorflow():
     program = (
         "import sys; from pretrax import models, objectives, training; "
         "print(sorted({'gin', 'tensorflow', 'seqio', 'matplotlib'} & set(sys.modules)))"

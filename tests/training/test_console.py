@@ -45,13 +45,13 @@ def plan():
     return tiny.plan(tiny.decoder(), both, {"decoder": 32})
 
 
-def test_names_of_members_are_printed_as_they_are(plan):
+def test_member_names_are_printed_without_markup(plan):
     assert "[red] " in printed(print_plan, plan)
     score = Score("[red]", "loss", loss=1.0, baseline=2.0, targets=9)
     assert "[red]/loss" in printed(print_scores, [score], 3)
 
 
-def test_bits_per_byte_are_of_likelihoods_of_the_text():
+def test_bits_per_byte_are_printed_only_for_text_likelihoods():
     """If no loss is a likelihood of the text, the column and its explanation are not printed."""
     masked = Score("a", "tokens", loss=2.0, baseline=4.0, targets=10, of_tokens=True)
     exact = Score("b", "tokens", 2.0, 4.0, 10, of_tokens=True, of_text=True)
@@ -65,7 +65,7 @@ def test_bits_per_byte_are_of_likelihoods_of_the_text():
         assert "bits per byte" not in printed(print_heldout, [(3, [score])], sizes)
 
 
-def test_bits_per_byte_are_of_each_members_own_text():
+def test_bits_per_byte_use_the_text_of_each_member():
     scores = [Score(name, "tokens", 2.0, 4.0, 10, of_text=True) for name in ("a", "b", "c")]
     output = printed(print_heldout, [(3, scores)], {"a": 4.0, "b": 2.0, "c": 4.0})
     cells = [line.split() for line in output.splitlines()]
@@ -74,20 +74,20 @@ def test_bits_per_byte_are_of_each_members_own_text():
     assert "4.00 bytes (a, c) and 2.00 bytes (b)" in output
 
 
-def test_a_gain_that_rounds_to_nothing_has_no_sign():
+def test_gain_that_rounds_to_0_has_no_sign():
     scores = [Score("mine", "tokens", loss, 6.0, 100) for loss in (6.02, 5.98, 6.6)]
     output = printed(print_scores, scores, 3)
     assert re.findall(r"6\.000 +(\S+)", output) == ["0%", "0%", "-10%"]
 
 
-def test_a_loss_without_a_baseline_shows_no_baseline():
+def test_loss_without_a_baseline_shows_no_baseline():
     states = Score("a", "states", loss=2.0, baseline=None, targets=10)
     for output in (printed(print_scores, [states], 3), printed(print_heldout, [(3, [states])], {})):
         (cells,) = (line.split() for line in output.splitlines() if "a/states" in line)
         assert cells[-3:] == ["a/states", "2.000", "10"]
 
 
-def test_a_loss_without_targets_is_not_shown_as_zero():
+def test_loss_without_targets_is_not_shown_as_0():
     """For example, a loss of digits in a text without digits."""
     numbers = Score("a", "numbers", loss=0.0, baseline=None, targets=0, of_tokens=True)
     for output in (
@@ -98,7 +98,7 @@ def test_a_loss_without_targets_is_not_shown_as_zero():
         assert cells[-2:] == ["a/numbers", "0"]
 
 
-def test_a_run_ends_with_commands_that_use_it(plan):
+def test_closing_message_has_commands_for_the_run(plan):
     functions = [name for name, value in fields_of(plan.run).items() if callable(value)]
     run = dataclasses.replace(plan.run, **dict.fromkeys(functions, objectives.causal_lm))
     output = closing_message(run, '"TEXT"', {})
@@ -123,12 +123,12 @@ def test_a_run_ends_with_commands_that_use_it(plan):
         (["embed"], '"TEXT"'),
     ],
 )
-def test_a_run_ends_with_a_prompt_that_its_objective_trained(modes, prompt):
+def test_closing_prompt_follows_the_objective(modes, prompt):
     encoder = types.SimpleNamespace(layout="encoder", heads={"vocabulary": None})
     assert text_arguments(encoder, [PromptForm(mode) for mode in modes]) == prompt
 
 
-def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
+def test_closing_message_states_the_tokens_read_of_each_store(plan):
     read = {"data/web/share": 0.25, "data/web/epochs": 0.01, "data/a/b/share": 0.75}
     output = closing_message(plan.run, "", read | {"data/a/b/epochs": 1.234})
     shares = "web 25.0% of the tokens, 0.01 epochs; a/b 75.0% of the tokens, 1.23 epochs."
@@ -143,13 +143,13 @@ def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
         ({"mfu": 0.4, "mfu_causal": 0.3}, "tokens/s  40.0% MFU (all pairs), 30.0% (as MaxText)"),
     ],
 )
-def test_progress_has_the_mfu_where_it_is_known(more, end):
+def test_progress_line_shows_a_known_mfu(more, end):
     metrics = {"loss": 2.0, "tokens_per_second": 1234.5} | more
     output = printed(lambda console: StepProgress(console, 0, 9).update(9, metrics))
     assert output == f"step 9/9  loss 2.000  1,234 {end}\n"
 
 
-def test_a_finished_run_says_how_many_steps_it_took(plan):
+def test_finished_message_states_the_steps_taken(plan):
     assert "finished: 100 of 100 steps" in finished_message(plan.run, 100)
     output = finished_message(plan.run, 300)
     assert "it took 300 steps, and got --steps=100, which are fewer" in output
@@ -165,7 +165,7 @@ def loss(x):
 """
 
 
-def test_an_error_in_own_code_names_its_line(tmp_path, monkeypatch, capsys):
+def test_error_in_user_code_names_its_line(tmp_path, monkeypatch, capsys):
     file = tmp_path / "own_loss.py"
     file.write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)  # importing the file would leave its folder there
@@ -181,7 +181,7 @@ def test_an_error_in_own_code_names_its_line(tmp_path, monkeypatch, capsys):
     assert "--traceback" in output and "\nat " not in output  # only pretrax's own code ran
 
 
-def test_a_warning_of_one_text_is_printed_once(capsys):
+def test_repeated_warning_is_printed_once(capsys):
     with report_user_errors(traceback=False):
         for text in ("one", "two", "one"):  # settings may be read more than once
             warnings.warn(text, stacklevel=1)

@@ -102,7 +102,7 @@ def estimated(program: str = PROGRAM, assigned: float = 1.0) -> StepTime:
     return found
 
 
-def test_each_part_takes_its_cycles_as_often_as_it_runs():
+def test_cycles_of_each_part_count_every_iteration():
     found = estimated()
     ms = {name: [1e3 * x for x in part] for name, part in found.parts.items()}
     # 24 iterations of 150,000 cycles at 1.5 GHz forward, and of 300,000 cycles backward.
@@ -129,7 +129,7 @@ def test_each_part_takes_its_cycles_as_often_as_it_runs():
         ("%r = bf16[1824,768]{1,0:T(8,128)(2,1)S(1)} bitcast(%a)", 0),
     ],
 )
-def test_random_bits_and_reshapes_without_cycles_take_what_they_move(instruction, moved):
+def test_instructions_without_cycles_take_their_memory_traffic(instruction, moved):
     line = f"  {instruction}, {named(LAYERS + '/self_attention/jit(_uniform)')}\n"
     found = estimated(PROGRAM.replace("  %scatter_fusion", line + "  %scatter_fusion"))
     before = estimated()
@@ -137,7 +137,7 @@ def test_random_bits_and_reshapes_without_cycles_take_what_they_move(instruction
     assert found.seconds - before.seconds == pytest.approx(expected)
 
 
-def test_a_fused_reduce_scatter_takes_time_on_the_links_alone():
+def test_fused_reduce_scatter_takes_time_only_on_the_links():
     scatter = """%all-reduce-scatter.1 (input.1: f32[4096,1024]) -> f32[256,1024] {
   %input.1 = f32[4096,1024]{1,0} parameter(0)
   %all-reduce.9 = f32[4096,1024]{1,0} all-reduce(%input.1), channel_id=34, replica_groups={}, to_apply=%add
@@ -156,7 +156,7 @@ def test_a_fused_reduce_scatter_takes_time_on_the_links_alone():
     assert found.exchanges.exposed - before.exchanges.exposed == pytest.approx(a_scatter)
 
 
-def test_kernels_of_experts_count_for_a_chips_own_share():
+def test_expert_kernels_count_only_the_share_of_a_chip():
     of_experts = PROGRAM.replace("attention", "experts")
     all_rows = estimated(of_experts)
     half = estimated(of_experts, 0.5)
@@ -167,7 +167,7 @@ def test_kernels_of_experts_count_for_a_chips_own_share():
     assert of_attention.kernels == all_rows.kernels
 
 
-def test_turns_of_unbalanced_experts_are_not_counted():
+def test_iterations_for_unbalanced_experts_are_not_counted():
     path = f"jit(train_step)/jvp()/experts/{UNBALANCED}/while"
     loop = f"body=%long, {named(path)}\n"
     program = PROGRAM.replace("body=%body\n", loop)
@@ -179,7 +179,7 @@ def test_turns_of_unbalanced_experts_are_not_counted():
     assert traffic(PROGRAM).keys() - traffic(exchanging).keys() == {"all-reduce"}
 
 
-def test_only_exchanges_without_overlap_are_waited_for():
+def test_only_exchanges_without_overlap_are_exposed():
     found = estimated()
     gathered, reduced = 24 * 2 * 1024 * 1024, 24 * 2 * 1024 * 2816
     assert found.exchanges.bytes == gathered + reduced
@@ -190,7 +190,7 @@ def test_only_exchanges_without_overlap_are_waited_for():
     assert found.seconds == pytest.approx(computed + a_reduction)
 
 
-def test_an_exchange_is_waited_for_if_it_takes_longer_than_its_overlap():
+def test_exchange_longer_than_its_overlap_is_partly_exposed():
     larger = PROGRAM.replace("bf16[1024,1024]{1,0:T(8,128)(2,1)} all-gather(%p.5)", "bf16[65536,1024]{1,0} all-gather(%p.5)")  # fmt: skip
     found = estimated(larger)
     a_turn = 2 * 65536 * 1024 * 15 / 16 / 90e9
@@ -200,7 +200,7 @@ def test_an_exchange_is_waited_for_if_it_takes_longer_than_its_overlap():
     assert more == pytest.approx(24 * (a_turn - 0.1e-3))
 
 
-def test_an_exchange_that_ends_in_the_next_turn_overlaps_with_a_whole_turn():
+def test_exchange_across_iterations_overlaps_with_a_whole_iteration():
     start = next(x for x in PROGRAM.splitlines(True) if "calls=%start" in x)
     done = next(x for x in PROGRAM.splitlines(True) if "calls=%done" in x)
     larger = PROGRAM.replace("bf16[1024,1024]{1,0:T(8,128)(2,1)} all-gather(%p.5)", "bf16[65536,1024]{1,0} all-gather(%p.5)")  # fmt: skip
@@ -216,7 +216,7 @@ def test_an_exchange_that_ends_in_the_next_turn_overlaps_with_a_whole_turn():
 
 
 @pytest.mark.parametrize("size", [2**26, 2**28])
-def test_an_exchange_overlaps_with_the_loop_between_its_start_and_its_end(size):
+def test_exchange_overlaps_with_the_loop_between_its_start_and_end(size):
     start = f"  %all-gather-start.9 = (f32[{size // 16}]{{0}}, f32[{size}]{{0}}) all-gather-start(%p0), channel_id=9, replica_groups={{}}, dimensions={{0}}\n"  # fmt: skip
     done = f"  %all-gather-done.9 = f32[{size}]{{0}} all-gather-done(%all-gather-start.9)\n"
     loop = next(x for x in PROGRAM.splitlines(True) if "%while.1 =" in x)
@@ -228,7 +228,7 @@ def test_an_exchange_overlaps_with_the_loop_between_its_start_and_its_end(size):
     assert more == pytest.approx(max(0.0, took - computing))
 
 
-def test_exchanges_that_are_started_together_take_turns_on_the_links():
+def test_concurrent_exchanges_share_the_links_in_turn():
     start = next(x for x in PROGRAM.splitlines(True) if "calls=%start" in x)
     other = start.replace("%fusion.1 ", "%fusion.9 ").replace("%start", "%other")
     computation = PROGRAM[PROGRAM.index("%start (") : PROGRAM.index("%done (")]
@@ -245,7 +245,7 @@ def test_exchanges_that_are_started_together_take_turns_on_the_links():
     assert more == pytest.approx(24 * (a_turn + small - 0.1e-3 + ended_elsewhere))
 
 
-def test_pieces_that_are_too_small_for_the_matrix_unit_are_named():
+def test_products_too_small_for_the_matrix_unit_are_named():
     found = estimated()
     (one,) = found.slow
     assert one.shapes == "bf16[4096,128] × bf16[128,2816]" and one.part == "MLP"
@@ -262,7 +262,7 @@ def test_pieces_that_are_too_small_for_the_matrix_unit_are_named():
         ("%p.3 = bf16[4096,128]", "%p.3 = f32[4096,128]", "dtype='bfloat16'"),
     ],
 )  # fmt: skip
-def test_products_are_named_with_what_to_change(was, now, advice):
+def test_slow_products_are_named_with_advice(was, now, advice):
     text = PROGRAM.replace(was, now)
     if advice == "rows":  # 64 rows
         text = text.replace("bf16[4096,128]", "bf16[64,2048]").replace(
@@ -273,7 +273,7 @@ def test_products_are_named_with_what_to_change(was, now, advice):
     assert advice in found.slow[0].advice
 
 
-def test_a_kernel_without_a_cost_takes_what_its_arrays_do():
+def test_kernel_without_a_cost_takes_its_memory_traffic():
     cost = '"flops":"19700000000","transcendentals":"33554432","bytes_accessed":"39092224"'
     without = PROGRAM.replace(f'"cost_estimate":{{{cost}', '"other":{')
     found = estimated(without)
@@ -283,7 +283,7 @@ def test_a_kernel_without_a_cost_takes_what_its_arrays_do():
     assert found.kernels == pytest.approx(24 * arrays / 819e9)
 
 
-def test_a_program_without_cycles_has_no_estimate():
+def test_program_without_cycles_has_no_estimate():
     assert estimate(PROGRAM.replace("estimated_cycles", "cycles"), V5E, CHIPS) is None
     assert estimate(PROGRAM, Topology("NVIDIA H100", (8,)), [()] * 8) is None
     assert PartTime(1, 2, 3).seconds == 6
@@ -308,7 +308,7 @@ def test_a_program_without_cycles_has_no_estimate():
         ("f32[4,64,32]", "f32[4,16,32]", "f32[4,64,16]{2,1,0} dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={2}", (4 * 64, 32, 16)),
     ],
 )  # fmt: skip
-def test_products_as_convolutions(left, right, product, sizes):
+def test_products_are_recognized_in_convolutions(left, right, product, sizes):
     lines = [
         f"  %a = {left}{{1,0:T(8,128)(2,1)}} parameter(0)",
         f"  %b = {right}{{1,0:T(8,128)(2,1)}} parameter(1)",
@@ -384,7 +384,7 @@ for rows, inner, columns in ((4096, 4096, 4096), (8192, 128, 2816)):
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs pretrax[compile]")
 @pytest.mark.parametrize("slice", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2", "v7x:2x2x1"])
-def test_a_single_product_reaches_the_peak_and_one_of_an_inner_size_of_128_does_not(slice):
+def test_large_product_reaches_the_peak_and_narrow_product_does_not(slice):
     ended = subprocess.run(
         [sys.executable, "-c", CALIBRATED, slice], capture_output=True, text=True, check=True
     )
@@ -392,7 +392,7 @@ def test_a_single_product_reaches_the_peak_and_one_of_an_inner_size_of_128_does_
     assert 0.8 < large <= 1.0 and narrow < 0.25
 
 
-def test_every_kind_that_has_cycles_has_links_and_a_clock_of_whole_matrix_units():
+def test_every_tpu_kind_has_links_and_whole_matrix_units():
     assert TPUS.keys() == LINKS.keys()
     for kind, tpu in TPUS.items():
         units = ACCELERATORS[kind].flops / (2 * tpu.clock * tpu.width**2)

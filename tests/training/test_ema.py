@@ -30,7 +30,7 @@ def steps_of(shape, n=3):
     return states
 
 
-def test_a_step_moves_the_average_towards_its_parameters():
+def test_step_moves_the_average_towards_the_parameters():
     states = steps_of((1,))
     jax.tree.map(np.testing.assert_array_equal, states[0].ema, states[0].params)
     for n, (before, after) in enumerate(zip(states, states[1:]), 1):
@@ -43,7 +43,7 @@ def test_a_step_moves_the_average_towards_its_parameters():
 
 
 @pytest.mark.slow
-def test_on_any_mesh_it_is_the_same():
+def test_average_is_the_same_on_any_mesh():
     alone, sharded = steps_of((1,))[-1], steps_of((2, 2, 2))[-1]
     close = lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4)  # noqa: E731
     jax.tree.map(close, alone.ema, sharded.ema)
@@ -58,7 +58,7 @@ def train(run: tiny.Run, **values) -> float:
     """Trains a run in this process, and returns its held-out loss."""
     with pytest.MonkeyPatch.context() as patch:
         tiny.on_one_device(patch)
-        tiny.run_here(run.arguments(**values))
+        tiny.train_in_process(run.arguments(**values))
     return read_result(str(run.dir)).scores[0].loss
 
 
@@ -70,7 +70,7 @@ def whole(tmp_path_factory) -> tiny.Run:
 
 
 @pytest.mark.slow
-def test_a_saved_run_gives_the_average(whole, tmp_path):
+def test_opened_run_has_the_averaged_parameters(whole, tmp_path):
     saved = tiny.saved_arrays(whole.dir, 12)
     opened, _ = jax.tree_util.tree_flatten_with_path(
         open_saved_model(str(whole.dir), trusted={"tests.training.tiny"}).params
@@ -89,7 +89,7 @@ def test_a_saved_run_gives_the_average(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_continues_with_it(whole, tmp_path):
+def test_resumed_run_continues_the_average(whole, tmp_path):
     run = run_of(tmp_path / "resumed", **whole.values)
     run.values["RUN_DIR"] = str(run.dir)
     train(run, STEPS=5)
@@ -98,7 +98,7 @@ def test_a_resumed_run_continues_with_it(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_average_is_evaluated(whole, tmp_path):
+def test_evaluation_uses_the_average(whole, tmp_path):
     """An average that forgets immediately equals the parameters."""
     plain = train(run_of(tmp_path / "plain"))
     same = train(run_of(tmp_path / "same", **{"training.Run.ema_decay": 1e-9}))

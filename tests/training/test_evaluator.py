@@ -100,14 +100,14 @@ def assert_close(a, b):
 
 
 @pytest.mark.slow
-def test_the_same_figures_again():
+def test_evaluation_is_reproducible():
     assert evaluator()(run()[2]) == scores()
     assert [s.member for s in scores()] == ["span", "prefix"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [6, 64])
-def test_the_number_of_rows_in_a_batch_does_not_matter(rows):
+def test_batch_size_does_not_change_the_scores(rows):
     assert_close(evaluator(rows=rows)(run()[2]), scores())
 
 
@@ -127,13 +127,13 @@ def test_corruption_is_traced_once_for_heldout_and_training_text():
 
 
 @pytest.mark.slow
-def test_the_mesh_does_not_matter():
+def test_mesh_does_not_change_the_scores():
     shape = (2, 2, 2)
     assert_close(evaluator(shape)(run(shape)[2]), scores())
 
 
 @pytest.mark.slow
-def test_other_parameters_give_other_figures_on_the_same_targets():
+def test_other_parameters_change_losses_but_not_baselines():
     one, mesh, params = run()
     other = usual()(jax.tree.map(lambda x: 2 * x, params))
     for a, b in zip(scores(), other):
@@ -141,7 +141,7 @@ def test_other_parameters_give_other_figures_on_the_same_targets():
 
 
 @pytest.mark.slow
-def test_every_heldout_token_counts_the_short_last_row_too():
+def test_every_heldout_token_counts_including_the_last_row():
     """Causal LM predicts every token once, and end-of-sequence after each row."""
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 33})
     (raw,) = one.recipe.groups[0].raw_lengths
@@ -182,7 +182,7 @@ def test_scores_equal_an_independent_numpy_computation():
 
 
 @pytest.mark.slow
-def test_the_loss_matches_the_model_on_those_rows():
+def test_loss_of_equal_logits_is_the_log_of_the_vocabulary():
     """A model with equal logits for all ids has the logarithm of the vocabulary as its loss."""
     one, mesh, params = run()
     with placed_on(mesh):
@@ -192,7 +192,7 @@ def test_the_loss_matches_the_model_on_those_rows():
 
 
 @pytest.mark.slow
-def test_a_term_of_small_weights_is_their_mean_too():
+def test_term_with_small_weights_is_a_weighted_mean():
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
 
     def loss(batch):
@@ -209,7 +209,7 @@ def test_a_term_of_small_weights_is_their_mean_too():
 
 
 @pytest.mark.slow
-def test_terms_have_the_scale_that_is_trained_and_of_a_schedule_its_last():
+def test_terms_have_their_trained_or_final_scale():
     """The example is DeepSeek-V3's lambda of two terms ahead, which falls to 0.1 in 10 steps."""
     falling = optax.linear_schedule(0.3, 0.1, 10)
     objective = multi_token_prediction(tiny.IDS, tokens=3, ahead_scale=falling)
@@ -223,7 +223,7 @@ def test_terms_have_the_scale_that_is_trained_and_of_a_schedule_its_last():
     assert total_loss(found) == pytest.approx(expected)
 
 
-def test_the_total_sums_the_trained_terms_and_averages_members():
+def test_total_loss_sums_trained_terms_and_averages_members():
     """ELECTRA's second term has a weight of fifty."""
     tokens = Score("electra", "tokens", 5.0, 6.0, 9)
     replaced = Score("electra", "replaced", 0.3, 0.4, 60, scale=50.0)
@@ -258,7 +258,7 @@ def figures_of(kind):
 
 
 @pytest.mark.slow
-def test_texts_that_are_all_alike_cost_the_logarithm_of_the_batch():
+def test_contrastive_baseline_is_the_log_of_the_batch():
     scores, batches, _ = figures_of("views")
     texts = [int((np.asarray(batch["pools_weights"]) > 0).sum()) // 2 for batch in batches]
     expected = np.average(np.log(texts), weights=texts)
@@ -267,7 +267,7 @@ def test_texts_that_are_all_alike_cost_the_logarithm_of_the_batch():
 
 
 @pytest.mark.slow
-def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
+def test_replaced_token_baseline_is_the_entropy_of_its_share():
     scores, batches, hidden = figures_of("generated")
     assert {name: score.metric for name, score in scores.items()} == {
         "tokens": False,
@@ -286,7 +286,7 @@ def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
 
 
 @pytest.mark.slow
-def test_the_baseline_of_an_accuracy_is_the_most_frequent_class():
+def test_accuracy_baseline_is_the_majority_class():
     scores, batches, _ = figures_of("classes")
     labels = np.concatenate([b["pools_labels"][b["pools_weights"] > 0] for b in batches])
     assert scores["classes_accuracy"].metric and set(labels) == {1, 2}
@@ -295,33 +295,33 @@ def test_the_baseline_of_an_accuracy_is_the_most_frequent_class():
 
 
 @pytest.mark.slow
-def test_perplexity_is_of_tokens():
+def test_perplexity_applies_only_to_token_losses():
     assert figures_of("generated")[0]["tokens"].of_tokens
     assert not figures_of("generated")[0]["replaced"].of_tokens
 
 
 @pytest.mark.slow
-def test_only_a_causal_loss_is_the_likelihood_of_the_text():
+def test_only_causal_losses_are_text_likelihoods():
     found = {kind: [s.term for s in figures_of(kind)[0].values() if s.of_text] for kind in OTHERS}
     causal = ("causal", "latent", "summary")
     assert found == dict.fromkeys(OTHERS, []) | dict.fromkeys(causal, ["tokens"])
 
 
 @pytest.mark.slow
-def test_a_targets_weight_counts_in_its_baseline():
+def test_target_weights_count_in_the_baseline():
     """In masked diffusion, a masked token has the weight 1 / rate of its document."""
     (score,) = figures_of("masked")[0].values()
     assert score.baseline == pytest.approx(4.5, rel=0.2)  # about the logarithm of a hundred ids
 
 
-def test_gain():
+def test_gain_is_the_relative_improvement_over_the_baseline():
     score = Score("a", "tokens", loss=3.0, baseline=4.0, targets=10)
     assert score.gain == 0.25 and score.name == "a/tokens"
     assert Score("a", "state", loss=1.0, baseline=None, targets=9).gain is None
 
 
 @pytest.mark.slow
-def test_the_baseline_of_a_bag_of_words_is_any_window_of_the_text():
+def test_bag_of_words_baseline_is_the_entropy_of_a_random_window():
     scores, batches, _ = figures_of("summary")
     summary = scores["summary"]
     assert not summary.of_tokens and 0 < summary.baseline < summary.loss
@@ -338,7 +338,7 @@ def test_states_that_predict_states_have_no_baseline():
     assert scores["next_latent"].loss > 0 and scores["tokens"].baseline > 1
 
 
-def test_bytes_of_tokens_are_of_each_members_own_text():
+def test_bytes_per_token_use_the_text_of_each_member():
     def corpus(size, **settings):
         codec = Codec(encode=lambda text: [], decode=lambda tokens: "x" * size * len(tokens))
         return Corpus(tiny.IDS, tiny.TextStream, lambda n: heldout(), codec=codec, **settings)

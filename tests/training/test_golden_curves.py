@@ -61,7 +61,7 @@ def losses(architecture):
         pytest.param("encoder_decoder", marks=pytest.mark.slow),
     ],
 )
-def test_the_first_losses_are_as_recorded(architecture):
+def test_first_losses_match_the_recorded_curve(architecture):
     got = losses(architecture)
     assert got[-1] < 0.9 * got[0], f"{architecture} does not learn: {got}"
     np.testing.assert_allclose(

@@ -50,7 +50,7 @@ def state_of(step, rows=4):
     return State(jnp.int32(step), {"a": jnp.arange(2.0 * rows).reshape(rows, 2) + step}, {})
 
 
-class Here:
+class HostWithCopies:
     """The checkpoints of a run and its local copies, which each method opens again."""
 
     def __init__(self, folder):
@@ -89,12 +89,12 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path):
+def host(tmp_path):
     """Returns a run with checkpoints of steps 2 and 4, and a copy of step 7."""
-    here = Here(tmp_path)
-    assert here.start(save=(2, 4), copy=(5, 7)) == (None, "")
-    assert here.copies() == ["7"]
-    return here
+    host = HostWithCopies(tmp_path)
+    assert host.start(save=(2, 4), copy=(5, 7)) == (None, "")
+    assert host.copies() == ["7"]
+    return host
 
 
 def assert_is(restored, step, copied):
@@ -106,37 +106,37 @@ def assert_is(restored, step, copied):
 
 
 @pytest.mark.slow
-def test_a_copy_that_is_later_than_the_checkpoints_is_used(here):
+def test_local_copy_later_than_the_checkpoints_is_used(host):
     for _ in range(2):
-        restored, unused = here.start()
+        restored, unused = host.start()
         assert_is(restored, 7, True)
         assert unused == ""
-    here.start(save=(8,))
-    restored, unused = here.start()
+    host.start(save=(8,))
+    restored, unused = host.start()
     assert_is(restored, 8, False)
-    assert unused == "" and here.copies() == []
+    assert unused == "" and host.copies() == []
 
 
 @pytest.mark.slow
-def test_a_run_does_not_continue_from_a_copy_of_the_last_step(here):
-    restored, unused = here.start(steps=7)
+def test_run_does_not_continue_from_a_copy_of_the_last_step(host):
+    restored, unused = host.start(steps=7)
     assert_is(restored, 4, False)
     assert unused == ""
 
 
 @pytest.mark.slow
-def test_a_copy_beyond_the_last_step_is_kept(here):
+def test_copy_beyond_the_last_step_is_kept(host):
     """The same is true for a checkpoint: the run reports that it is past its last step."""
-    assert_is(here.start(steps=6)[0], 7, True)
-    assert_is(here.start()[0], 7, True)
+    assert_is(host.start(steps=6)[0], 7, True)
+    assert_is(host.start()[0], 7, True)
 
 
 @pytest.mark.slow
-def test_later_copies_are_removed_when_a_run_goes_back(here):
-    here.start(remove_after=7)
-    assert here.copies() == ["7"]
-    here.start(remove_after=4)
-    assert here.copies() == []
+def test_later_copies_are_removed_after_a_rollback(host):
+    host.start(remove_after=7)
+    assert host.copies() == ["7"]
+    host.start(remove_after=4)
+    assert host.copies() == []
 
 
 def of_two_processes(file):
@@ -155,90 +155,90 @@ def of_two_processes(file):
         ("data/checksums.json", of_two_processes, "it is of a run of 2 processes"),
     ],
 )
-def test_a_copy_that_is_not_sound_is_not_used(here, name, damage, why):
-    (copy,) = pathlib.Path(here.local).glob("*/process_0/7")
+def test_damaged_or_foreign_copy_is_not_used(host, name, damage, why):
+    (copy,) = pathlib.Path(host.local).glob("*/process_0/7")
     for file in copy.glob(name):
         damage(file)
-    restored, unused = here.start(copy=(6,))
+    restored, unused = host.start(copy=(6,))
     assert unused.startswith(f"The local copy of step 7 is not used: {why}")
     assert_is(restored, 4, False)
-    assert_is(here.start()[0], 6, True)
+    assert_is(host.start()[0], 6, True)
 
 
 @pytest.mark.slow
-def test_a_copy_that_cannot_be_read_is_not_used(here, monkeypatch):
+def test_unreadable_copy_is_not_used(host, monkeypatch):
     monkeypatch.setattr("pretrax.training.saved.checkpoints.WAITS", (0,))
 
     def failing(self, step, target):
         raise PermissionError("it is closed")
 
     monkeypatch.setattr(LocalCopies, "_differences", failing)
-    restored, unused = here.start()
+    restored, unused = host.start()
     assert unused.endswith("cannot be read, in 2 attempts: it is closed.")  # and is removed
     assert_is(restored, 4, False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [4, 5])
-def test_a_run_that_starts_over_uses_no_copy_of_an_earlier_run(here, rows):
+def test_restarted_run_uses_no_copy_of_an_earlier_run(host, rows):
     """The new run may have a checkpoint of the same step, or none, and may have other arrays."""
-    assert has_copy(here.local, here.where)
-    shutil.rmtree(here.where)
-    assert not has_copy(here.local, here.where)
-    restored, unused = here.start(rows=rows)
-    assert restored is None and here.copies() == []
+    assert has_copy(host.local, host.where)
+    shutil.rmtree(host.where)
+    assert not has_copy(host.local, host.where)
+    restored, unused = host.start(rows=rows)
+    assert restored is None and host.copies() == []
     assert unused == (
         "The local copy of step 7 is not used: it is of another run, or of another start of this "
         "run."
     )
 
 
-def test_a_copy_of_before_a_start_without_copies_is_not_used(here):
-    here.start_without_copies()
-    restored, unused = here.start()
+def test_copy_from_before_a_start_without_copies_is_not_used(host):
+    host.start_without_copies()
+    restored, unused = host.start()
     assert_is(restored, 4, False)
     assert "of another start of this run" in unused
 
 
-def test_removing_a_checkpoint_also_discards_later_copies(here):
-    shutil.rmtree(f"{here.where}/4")
-    restored, unused = here.start()
+def test_removing_a_checkpoint_also_discards_later_copies(host):
+    shutil.rmtree(f"{host.where}/4")
+    restored, unused = host.start()
     assert_is(restored, 2, False)
     assert "the earlier checkpoint of step 4 no longer exists" in unused
 
 
-def test_a_folder_that_cannot_be_made_is_reported_with_its_setting(here):
-    here.local += "/7"
-    pathlib.Path(here.local).write_text("a file")
-    with refuses(OSError, f"training.Run.local_checkpoint_dir = '{here.local}'"):
-        here.start()
+def test_uncreatable_copy_folder_names_its_setting(host):
+    host.local += "/7"
+    pathlib.Path(host.local).write_text("a file")
+    with refuses(OSError, f"training.Run.local_checkpoint_dir = '{host.local}'"):
+        host.start()
 
 
 @pytest.mark.slow
-def test_a_copy_that_cannot_be_removed_is_reported_with_the_setting(here, monkeypatch):
+def test_unremovable_copy_names_its_setting(host, monkeypatch):
     def closed(self):
         raise OSError(30, "Read-only file system")
 
-    here.start(save=(8,))
-    monkeypatch.setattr(type(epath.Path(here.local)), "rmtree", closed)
+    host.start(save=(8,))
+    monkeypatch.setattr(type(epath.Path(host.local)), "rmtree", closed)
     with refuses(OSError, "step 7", "--gin.training.Run.local_checkpoint_dir"):
-        here.start()
+        host.start()
 
 
-def test_other_arrays_in_a_copy_of_the_run_are_a_mismatch_and_no_damage(tmp_path):
-    here = Here(tmp_path)
-    here.start(copy=(3,))
+def test_other_arrays_in_a_copy_are_a_mismatch_not_damage(tmp_path):
+    host = HostWithCopies(tmp_path)
+    host.start(copy=(3,))
     with refuses(MismatchError, "a:"):
-        here.start(rows=5)
-    assert_is(here.start()[0], 3, True)
+        host.start(rows=5)
+    assert_is(host.start()[0], 3, True)
 
 
 @pytest.mark.slow
-def test_runs_with_other_checkpoints_share_a_folder(here, tmp_path):
-    other = Here(tmp_path / "other")
-    other.local = here.local
+def test_runs_may_share_a_folder_for_copies(host, tmp_path):
+    other = HostWithCopies(tmp_path / "other")
+    other.local = host.local
     assert other.start(copy=(9,)) == (None, "")
-    assert_is(here.start()[0], 7, True)
+    assert_is(host.start()[0], 7, True)
     assert_is(other.start()[0], 9, True)
 
 
@@ -265,14 +265,14 @@ class LocalRun(tiny.Run):
         return sorted(int(path.name) for path in folders if path.name.isdecimal())
 
     def output(self, capsys, **values) -> str:
-        return " ".join(self.here(capsys, **values).split())
+        return " ".join(self.train_in_process(capsys, **values).split())
 
 
 @pytest.mark.slow
-def test_killed_and_gone_on_from_a_copy_equals_never_killed(data, tmp_path, capsys):
+def test_run_killed_and_resumed_from_a_copy_equals_uninterrupted(data, tmp_path, capsys):
     """The first kill is before any checkpoint."""
     whole, run = tiny.Run(tmp_path / "whole", data), LocalRun(tmp_path, data)
-    tiny.run_here(whole.arguments())
+    tiny.train_in_process(whole.arguments())
     for step in (3, 7):
         env = {"KILLED": str(step)}
         process = run.start(devices=jax.device_count(), env=env, program=("-c", KILLED))
@@ -280,9 +280,9 @@ def test_killed_and_gone_on_from_a_copy_equals_never_killed(data, tmp_path, caps
         assert process.returncode == -signal.SIGKILL, err
         assert run.copies() == [step]
         with exits(capsys, "seed", 0, 1):
-            run.here(capsys, training__Run__seed=1)
+            run.train_in_process(capsys, training__Run__seed=1)
         with exits(capsys, f"step {step}", "steps = 2", f"--steps={step}"):
-            run.here(capsys, training__Run__steps=2)
+            run.train_in_process(capsys, training__Run__steps=2)
     assert "Continuing from the local copy of step 3." in out
     output = run.output(capsys)
     assert "Continuing from the local copy of step 7." in output and "warning" not in output
@@ -310,14 +310,14 @@ def cannot_wait(self, errors=[NO_SPACE]):  # noqa: B006
 
 
 @pytest.mark.slow
-def test_no_copy_is_made_where_a_disk_has_no_room_for_it(here, monkeypatch):
+def test_no_copy_is_written_without_disk_space(host, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", full)
-    checkpoints = Checkpoints(here.where)
-    with checkpoints, open_local_copies(here.local, here.where, checkpoints) as copies:
+    checkpoints = Checkpoints(host.where)
+    with checkpoints, open_local_copies(host.local, host.where, checkpoints) as copies:
         large = state_of(9, rows=100)
         assert "0.00 GiB left" in copies.try_save(large, POSITION)
         assert copies.try_save(state_of(8), POSITION) == ""
-    assert here.copies() == ["8"]
+    assert host.copies() == ["8"]
 
 
 @pytest.mark.slow
@@ -329,7 +329,7 @@ def test_no_copy_is_made_where_a_disk_has_no_room_for_it(here, monkeypatch):
         (LocalCopies, "wait", cannot_wait, "No space left on device"),
     ],
 )
-def test_a_disk_without_room_for_copies_costs_no_checkpoint(
+def test_full_copy_disk_does_not_affect_checkpoints(
     data, tmp_path, capsys, monkeypatch, of, name, broken, why
 ):
     run = LocalRun(tmp_path, data)
@@ -338,7 +338,7 @@ def test_a_disk_without_room_for_copies_costs_no_checkpoint(
     assert why in output and "Done." in output and run.saved() == [4, 5]
 
 
-def test_what_is_asked_of_a_disk_is_each_part_that_is_held_once():
+def test_required_disk_space_counts_each_held_shard_once():
     mesh = make_mesh(data=2, fsdp=4)
     x = jax.device_put(np.zeros((8, 3), np.float32), NamedSharding(mesh, jax.P("fsdp")))
     whole = jax.device_put(np.zeros(5, np.int32), NamedSharding(mesh, jax.P()))
@@ -428,7 +428,7 @@ def of_another_run(copy):
         (of_another_run, "another process cannot read it"),
     ],
 )
-def test_two_processes_continue_from_their_copies_if_both_are_sound(
+def test_two_processes_continue_from_copies_only_if_both_are_intact(
     killed, whole_of_two, harm, why
 ):
     if harm:
@@ -442,13 +442,17 @@ def test_two_processes_continue_from_their_copies_if_both_are_sound(
     else:
         assert "Continuing from the local copy of step 7." in output and "warning" not in output
     assert killed.lines() == whole_of_two.lines()
-    mine, its = (run.dir / "checkpoints/12" for run in (killed, whole_of_two))
-    assert tiny.data_files(mine) == tiny.data_files(its)  # the data position and all checksums
+    resumed_checkpoint, expected_checkpoint = (
+        run.dir / "checkpoints/12" for run in (killed, whole_of_two)
+    )
+    assert tiny.data_files(resumed_checkpoint) == tiny.data_files(
+        expected_checkpoint
+    )  # the data position and all checksums
     assert killed.copies(0) == killed.copies(1) == []
 
 
 @pytest.mark.slow
-def test_two_processes_that_need_each_others_copies_continue_from_the_checkpoint(data, tmp_path):
+def test_copies_of_another_mesh_are_not_used_by_two_processes(data, tmp_path):
     run = LocalRun(tmp_path, data)
     output, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, data=1, fsdp=4)
     assert ends == [-signal.SIGKILL] * 2, output

@@ -20,7 +20,7 @@ def events(run_dir) -> bytes:
     return b"".join(file.read_bytes() for file in files)
 
 
-def test_metrics_of_runs_that_start_over_are_all_kept(tmp_path):
+def test_metrics_of_restarted_runs_are_all_kept(tmp_path):
     """The second start takes only a few steps, as on a machine that is taken away soon."""
     assert set_aside(tmp_path) == 0
     for last in (30, 10):
@@ -32,7 +32,7 @@ def test_metrics_of_runs_that_start_over_are_all_kept(tmp_path):
     assert '"step": 30' in kept["metrics.until_30.jsonl"]
 
 
-def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
+def test_metrics_after_the_resumed_step_are_removed(tmp_path):
     writer = MetricsWriter(tmp_path)
     for step in (1, 2, 3):
         writer.write(step, {"loss": float(step)})
@@ -46,7 +46,7 @@ def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
 
 
 @pytest.mark.parametrize("now", [0.0, 999_999_999.0, 2e9])
-def test_metrics_of_steps_that_are_taken_again_are_taken_back(tmp_path, monkeypatch, now):
+def test_metrics_after_a_rollback_are_replaced(tmp_path, monkeypatch, now):
     """TensorBoard reads files by name. A session-start event hides points from its step on."""
     monkeypatch.setattr(time, "time", lambda: now)
     writer = MetricsWriter(tmp_path)
@@ -69,20 +69,20 @@ def test_metrics_of_steps_that_are_taken_again_are_taken_back(tmp_path, monkeypa
 @pytest.mark.parametrize(
     "damage", [b'{"step": 2, \xff}', b"5", b'"step"', b"{}", b"[" * 100_000, b""]
 )
-def test_a_damaged_line_costs_no_other(tmp_path, damage):
+def test_damaged_metrics_line_is_skipped_with_a_warning(tmp_path, damage):
     lines = b'{"step": 1, "loss": 1.0}', damage, b'{"step": 3, "loss": 3.0}'
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*lines, b""]))
     assert losses(tmp_path) == [1.0, 3.0]
-    output = []
-    MetricsWriter(tmp_path, 3, output.append).close()
-    assert len(output) == 1 and "metrics.jsonl, line 2 cannot be read" in output[0]
+    warned = []
+    MetricsWriter(tmp_path, 3, warned.append).close()
+    assert len(warned) == 1 and "metrics.jsonl, line 2 cannot be read" in warned[0]
     assert losses(tmp_path) == [1.0, 3.0]
 
 
 def test_training_continues_if_metrics_cannot_be_written(tmp_path, monkeypatch):
     """The disk is full, for example. The metrics are written once there is room again."""
-    threads, output, file = threading.active_count(), [], tmp_path / "metrics.jsonl"
-    writer = MetricsWriter(tmp_path, warn=output.append)
+    threads, warned, file = threading.active_count(), [], tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(tmp_path, warn=warned.append)
     writer.write(1, {"loss": 1.0})
 
     def full(self, event):
@@ -96,7 +96,7 @@ def test_training_continues_if_metrics_cannot_be_written(tmp_path, monkeypatch):
             writer.write(step, {"loss": float(step)})
         writer.write_text(50, "text", "a")
         writer.flush()
-    assert len(output) == 1 and "No space left on device" in output[0]
+    assert len(warned) == 1 and "No space left on device" in warned[0]
     file.unlink()
     (tmp_path / "so far").rename(file)
     writer.write(50, {"later": 50.0, "loss": 50.0})
@@ -105,7 +105,7 @@ def test_training_continues_if_metrics_cannot_be_written(tmp_path, monkeypatch):
     assert b"later" in events(tmp_path) and threading.active_count() == threads
 
 
-def test_nothing_waits_in_memory_after_a_checkpoint(tmp_path):
+def test_flush_writes_all_metrics(tmp_path):
     writer = MetricsWriter(tmp_path)
     writer.write(1, {"loss": 1.0})
     writer.flush()
@@ -117,7 +117,7 @@ def test_nothing_waits_in_memory_after_a_checkpoint(tmp_path):
     assert len(list((tmp_path / "tensorboard").iterdir())) == 2
 
 
-def test_a_clock_that_is_set_back_leaves_the_files_in_order(tmp_path, monkeypatch):
+def test_setting_back_the_clock_keeps_event_files_in_order(tmp_path, monkeypatch):
     """TensorBoard sorts files by name, so the file of a later start must come last."""
     for now in (2e9, 1e9, 1e9, 2e9):
         monkeypatch.setattr(time, "time", lambda now=now: now)

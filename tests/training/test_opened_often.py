@@ -29,7 +29,7 @@ print((kilobytes() - before) / 60)
 
 
 @pytest.mark.slow
-def test_opening_a_run_leaves_nothing_in_memory(tmp_path):
+def test_opening_a_run_repeatedly_leaks_no_memory(tmp_path):
     run = write_run(tmp_path, "decoder", "causal_lm")
     command = [sys.executable, "-c", PROGRAM, str(run)]
     done = subprocess.run(

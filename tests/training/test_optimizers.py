@@ -28,7 +28,7 @@ def constant(total_steps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [adamw, adafactor])
-def test_weight_decay_spares_norms_and_biases_scanned_or_not(make):
+def test_weight_decay_excludes_norms_and_biases(make):
     params = {
         "mlp_norm": {"scale": jnp.ones((2, 4))},
         "mlp": {"wi": jnp.ones((2, 4, 4)), "wi_bias": jnp.ones((2, 4))},
@@ -46,13 +46,13 @@ def test_weight_decay_spares_norms_and_biases_scanned_or_not(make):
         np.testing.assert_allclose(shrunk, -0.1, rtol=1e-6)
 
 
-def test_a_linear_schedule_ends_at_0():
+def test_linear_schedule_ends_at_0():
     rate = warmup_linear(10, peak=0.4, warmup_steps=2)
     expected = [0.0, 0.2, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.0]
     np.testing.assert_allclose([rate(step) for step in range(11)], expected, atol=1e-7)
 
 
-def test_a_stable_schedule_falls_in_the_last_steps_alone():
+def test_stable_schedule_decays_only_in_the_last_steps():
     rate = warmup_stable_decay(20, peak=0.4, warmup_steps=2, decay_steps=4)
     stable = [0.4] * 15
     falling = [0.4 * (1 - np.sqrt(k / 4)) for k in (1, 2, 3, 4)]
@@ -64,7 +64,7 @@ def test_a_stable_schedule_falls_in_the_last_steps_alone():
     )
 
 
-def test_a_warm_up_that_meets_the_decay_is_refused():
+def test_warm_up_that_overlaps_the_decay_is_rejected():
     with refuses(ValueError, 20, 4, 16):
         warmup_stable_decay(20, peak=0.4, warmup_steps=16, decay_steps=4)
 
@@ -90,7 +90,7 @@ def rising(total_steps):
     return warmup_constant(total_steps, peak=0.1, warmup_steps=2)
 
 
-def test_adamw_by_hand():
+def test_adamw_matches_hand_computed_steps():
     x, gradients = _example((3, 4))
     optimizer = adamw(3, learning_rate=rising, b1=0.8, b2=0.9, weight_decay=0.1, clip_norm=0.5)
     got = _after(optimizer, {"w": jnp.asarray(x)}, [{"w": jnp.asarray(g)} for g in gradients])
@@ -103,7 +103,7 @@ def test_adamw_by_hand():
     np.testing.assert_allclose(got["w"], x, rtol=1e-4, atol=1e-6)
 
 
-def test_parameters_that_are_not_muons_by_hand():
+def test_muon_uses_nesterov_adam_for_other_parameters():
     x, gradients = _example((3, 4))
     optimizer = muon(3, learning_rate=rising, b1=0.8, b2=0.9, clip_norm=None)
     got = _after(optimizer, {"w": jnp.asarray(x)}, [{"w": jnp.asarray(g)} for g in gradients])
@@ -127,7 +127,7 @@ def _orthogonalised(matrix):
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
-def test_muon_by_hand(shape):
+def test_muon_matches_hand_computed_steps(shape):
     """Computes steps for matrices.
 
     torch.optim.Muon differs: its Nesterov momentum has no bias correction, and its iterations are
@@ -150,7 +150,7 @@ def test_muon_by_hand(shape):
 
 @pytest.mark.parametrize("weight_decay", [None, 0.3])
 @pytest.mark.parametrize("factored", [True, False])
-def test_adafactor_by_hand(factored, weight_decay):
+def test_adafactor_matches_hand_computed_steps(factored, weight_decay):
     x, gradients = _example((6, 4))
     optimizer = adafactor(
         3,
@@ -171,7 +171,7 @@ def test_adafactor_by_hand(factored, weight_decay):
 
 
 @pytest.mark.slow
-def test_muon_makes_the_updates_of_matrices_orthogonal():
+def test_muon_orthogonalizes_matrix_updates():
     random = np.random.default_rng(0)
     params = {
         "self_attention": {"query": (8, 2, 3)},
@@ -215,7 +215,7 @@ def _like(x, gradients):
 
 
 @pytest.mark.parametrize("optimizer", [adamw, muon])
-def test_first_moments_in_bfloat16(optimizer):
+def test_momentum_dtype_sets_the_type_of_first_moments(optimizer):
     params = {"mlp": {"wo": jnp.ones((4, 8))}, "bias": jnp.ones(4)}
     state = optimizer(10, learning_rate=1.0, momentum_dtype="bfloat16").init(params)
     dtypes = [x.dtype for x in jax.tree.leaves(state) if x.ndim and x.size > 3]
@@ -236,7 +236,7 @@ def test_schedules_reach_their_peaks_and_ends():
 
 
 @pytest.mark.parametrize("warmup_steps", [-1, 100, 200])
-def test_a_warm_up_that_does_not_fit_is_an_error(warmup_steps):
+def test_warm_up_longer_than_training_is_rejected(warmup_steps):
     with refuses(ValueError, "warmup_steps"):
         warmup_cosine(100, peak=1.0, warmup_steps=warmup_steps)
 
@@ -254,12 +254,12 @@ def test_a_warm_up_that_does_not_fit_is_an_error(warmup_steps):
         (adafactor, {"learning_rate": 0.1}, "weight_decay", -0.1),
     ],
 )
-def test_rates_that_are_not_finite_or_below_0_are_errors(make, given, setting, value):
+def test_negative_or_infinite_rates_are_rejected(make, given, setting, value):
     with refuses(ValueError, f"{make.__name__}.{setting}", value):
         make(100, **given, **{setting: value})
 
 
-def test_a_learning_rate_is_a_schedule_or_a_number():
+def test_learning_rate_may_be_a_schedule_or_a_number():
     params = {"bias": jnp.ones(4)}
     for rate in (1.0, 1, constant):
         optimizer = adamw(10, learning_rate=rate)
@@ -270,7 +270,7 @@ def test_a_learning_rate_is_a_schedule_or_a_number():
             adamw(10, learning_rate=rate)
 
 
-def test_a_clip_norm_of_zero_is_an_error():
+def test_clip_norm_of_0_is_rejected():
     with refuses(ValueError, "clip_norm"):
         adamw(10, learning_rate=constant, clip_norm=0.0)
 
@@ -280,7 +280,7 @@ def _matrix(x):
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
-def test_normuon_by_hand(shape):
+def test_normuon_matches_hand_computed_steps(shape):
     x, gradients = _example(shape)
     optimizer = normuon(3, learning_rate=rising, beta=0.8, b2=0.7, weight_decay=0.1, clip_norm=None)
     got = _after(optimizer, _matrix(x), [_matrix(g) for g in gradients])
@@ -306,7 +306,7 @@ def _bases(state):
 @pytest.mark.parametrize(
     ("shape", "longest_side"), [((6, 4), 100), ((4, 6), 100), ((6, 4), 5), ((6, 4), 3)]
 )
-def test_soap_by_hand(shape, longest_side):
+def test_soap_matches_hand_computed_steps(shape, longest_side):
     """Computes ten steps from the first eigenbases, which the first gradient may leave open."""
     random = np.random.default_rng(0)
     x = random.normal(size=shape)
@@ -358,7 +358,7 @@ def test_soap_by_hand(shape, longest_side):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("make", [normuon, soap])
-def test_each_matrix_of_a_stack_is_updated_alone_and_adamw_updates_all_else(make):
+def test_stacked_matrices_are_updated_separately_and_other_arrays_by_adamw(make):
     random = np.random.default_rng(0)
     heads = jnp.asarray(random.normal(size=(2, 8, 2, 3)))  # two scanned layers
     table = jnp.asarray(random.normal(size=(9, 8)))
@@ -401,7 +401,7 @@ PUBLISHED = {
     ("make", "steps", "settings"),
     [(soap, 8, dict(b1=0.8, b2=0.9, frequency=3)), (normuon, 3, dict(beta=0.8, b2=0.7))],
 )
-def test_updates_are_those_of_the_published_code(make, steps, settings):
+def test_updates_match_the_published_code(make, steps, settings):
     expected = np.array(PUBLISHED[make.__name__])
     gradients = [np.random.default_rng(i).normal(size=expected.shape) for i in range(steps)]
     optimizer = make(steps, learning_rate=0.1, weight_decay=0.0, clip_norm=None, **settings)
@@ -413,7 +413,7 @@ def test_updates_are_those_of_the_published_code(make, steps, settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [normuon, soap])
-def test_a_matrix_without_gradients_stays_finite(make):
+def test_zero_gradients_keep_parameters_at_0(make):
     zeros = _matrix(np.zeros((4, 6)))
     got = _after(make(3, learning_rate=0.1, clip_norm=None), zeros, [zeros] * 3)
     np.testing.assert_array_equal(got["mlp"]["wo"], 0)

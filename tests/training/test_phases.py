@@ -56,12 +56,12 @@ def members_of_steps(plan):
 
 
 @pytest.mark.parametrize("steps", [10, 100, 1000])
-def test_shares_are_exact(steps):
+def test_phases_have_their_exact_share_of_the_steps(steps):
     first = round(0.3 * steps)
     assert members_of_steps(with_steps(plan_of(), steps)) == [0] * first + [1] * (steps - first)
 
 
-def test_rows_have_the_text_of_their_phase():
+def test_rows_have_the_text_length_of_their_phase():
     rows = [row for (row,) in itertools.islice(open_batches(plan_of()), 10)]
     assert [row.tokens.shape[1] for row in rows] == [BAG * SLOTS] * 3 + [SLOTS] * 7
     assert [int(np.max(row.member)) for row in rows] == members_of_steps(plan_of())
@@ -69,7 +69,7 @@ def test_rows_have_the_text_of_their_phase():
 
 
 @pytest.mark.slow
-def test_a_step_of_a_phase_is_that_of_its_objective_alone():
+def test_phase_step_equals_the_step_of_its_objective_alone():
     """The second phase has the parameters of plain causal language modeling, bit for bit."""
     plan = plan_of()
     shapes = abstract_state_of(plan).shapes
@@ -96,14 +96,14 @@ def test_each_phase_has_one_program():
     assert programs.is_compiled(2) and not programs.is_compiled(3)
 
 
-def test_flops_are_those_of_the_phases():
+def test_step_flops_average_the_phases():
     """Both phases have the same number of slots, all of which predict."""
     expected = step_flops(causal_plan().recipe, causal_plan().schedules)
     assert step_flops(plan_of().recipe, plan_of().schedules) == expected
 
 
 @pytest.mark.slow
-def test_text_counts_every_phase():
+def test_text_tokens_count_every_phase():
     """With a share of 0.3 and bags of 4 tokens, a step reads 1.9 times the text of its slots."""
     per_step = {
         name: budgets.tokens_of(plan, plan.run.steps) / plan.run.steps
@@ -116,7 +116,7 @@ def test_text_counts_every_phase():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("counted", [budgets.COUNTED, 50])
-def test_a_budget_of_text_is_reached_by_all_phases(counted, monkeypatch):
+def test_token_budget_covers_all_phases(counted, monkeypatch):
     monkeypatch.setattr(budgets, "COUNTED", counted)
     steps = budgets.text_tokens(plan_of(), number=60_000)
     read = budgets.tokens_of(with_steps(plan_of(), steps), steps)
@@ -126,7 +126,7 @@ def test_a_budget_of_text_is_reached_by_all_phases(counted, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_budget_of_targets_is_reached_by_all_phases():
+def test_target_budget_covers_all_phases():
     """Every token of text is a target once in both phases."""
     steps = budgets.targets(plan_of(), number=60_000)
     assert steps == pytest.approx(60_000 / (16 * SLOTS * 1.9), rel=0.05)
@@ -136,7 +136,7 @@ def test_a_budget_of_targets_is_reached_by_all_phases():
 
 
 @pytest.mark.slow
-def test_a_budget_of_seconds_times_all_phases(monkeypatch):
+def test_seconds_budget_times_all_phases(monkeypatch):
     timed = []
     at = StepPrograms.at
 
@@ -150,7 +150,7 @@ def test_a_budget_of_seconds_times_all_phases(monkeypatch):
     assert timed[-10:] == members_of_steps(plan_of())
 
 
-def test_seconds_of_a_step_weigh_the_phases(tmp_path):
+def test_seconds_per_step_weight_the_phases(tmp_path):
     speeds = {1: 100.0, 2: 50.0, 3: 100.0, 4: 200.0, 8: 200.0, 9: 200.0, 10: 200.0}
     lines = [
         f'{{"step": {step}, "text_tokens": 100.0, "tokens_per_second": {speed}}}\n'
@@ -161,7 +161,7 @@ def test_seconds_of_a_step_weigh_the_phases(tmp_path):
     assert seconds_per_step(str(tmp_path), 10, plan_of().schedules) == pytest.approx(expected)
 
 
-def test_rates_over_training_divide_among_the_members_of_an_inner_mixture():
+def test_progress_rates_are_divided_among_inner_members():
     def inner(ids):
         return mixture(ids, {"a": (causal_lm, 1), "b": (SUPERPOSED, 3)})
 
@@ -176,7 +176,7 @@ def test_rates_over_training_divide_among_the_members_of_an_inner_mixture():
         mixture(tiny.IDS, outer | {"inner": (taking_turns, outer["inner"][1])})
 
 
-def test_what_has_no_phases_is_refused():
+def test_unsuitable_phases_are_rejected():
     with refuses(ValueError, "phases", "members"):
         phases(tiny.IDS, {"mixed": (ul2, 1), "causal": (causal_lm, 1)})
     with refuses(ValueError, "members"):
@@ -185,7 +185,7 @@ def test_what_has_no_phases_is_refused():
         corruptor(lambda ids: two_phases(), tiny.IDS, 16)
 
 
-def test_members_that_share_a_step_are_refused():
+def test_members_that_share_a_step_are_rejected():
     members = {"a": (causal_lm, 1), "b": (SUPERPOSED, 1)}
     both = mixture(tiny.IDS, members).with_facts(separate_steps=True)
     with refuses(ValueError, "separate_steps", "0"):
@@ -208,13 +208,13 @@ objectives.phases.members = {
 
 
 @pytest.mark.slow
-def test_a_run_resumed_before_a_phase_ends_equals_the_uninterrupted_run(tmp_path, capsys):
+def test_run_resumed_within_a_phase_equals_the_uninterrupted_run(tmp_path, capsys):
     """The second phase begins at step 6 of 12. The run resumes from the checkpoint of step 4."""
     data = tiny.write_documents(tmp_path / "store")
     run = tiny.Run(tmp_path, data)
     assert MIXED in run.config.read_text()
     run.config.write_text(run.config.read_text().replace(MIXED, SUPERPOSITION))
-    run.here(capsys)
+    run.train_in_process(capsys)
     lines = run.lines()
     arrays = tiny.saved_arrays(run.dir, 12)
     read = [line["text_tokens"] for line in lines if "text_tokens" in line]
@@ -222,12 +222,12 @@ def test_a_run_resumed_before_a_phase_ends_equals_the_uninterrupted_run(tmp_path
     for step in (8, 12):
         shutil.rmtree(run.dir / "checkpoints" / str(step))
     (run.dir / "result.json").unlink()
-    assert "step 4" in run.here(capsys)
+    assert "step 4" in run.train_in_process(capsys)
     assert run.lines() == lines
     tiny.assert_same(tiny.saved_arrays(run.dir, 12), arrays)
 
 
-def test_only_the_last_phase_counts_in_the_held_out_loss():
+def test_heldout_loss_counts_only_the_last_phase():
     """The loss by which checkpoints are kept is that of the objective that the run ends with."""
     weights = [_weight_at_end(member.rate) for member in two_phases().facts.members]
     assert weights == [0.0, 1.0]

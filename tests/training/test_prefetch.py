@@ -38,18 +38,18 @@ class Slow:
         return {"data/read": self.read}
 
 
-def prefetch(some, number):
-    return contextlib.closing(Prefetcher(some, number))
+def prefetch(reader, number):
+    return contextlib.closing(Prefetcher(reader, number))
 
 
-def wait_until(there):
+def wait_until(is_reached):
     end = time.monotonic() + 60
-    while not there():
+    while not is_reached():
         assert time.monotonic() < end, "it takes too long"
         time.sleep(0.01)
 
 
-def test_the_position_follows_the_returned_rows_although_more_are_read():
+def test_position_follows_returned_rows_not_prefetched_ones():
     one, mesh = setup(packing="whole"), tiny.mesh_of(1)
     plain, read = (batches(one, mesh) for _ in range(2))
     with prefetch(read, 9) as prefetcher:
@@ -67,7 +67,7 @@ def test_the_position_follows_the_returned_rows_although_more_are_read():
 
 
 @pytest.mark.slow
-def test_stalls_of_the_reader_are_hidden():
+def test_reader_stalls_are_hidden_by_prefetching():
     waited, n = [], 10
     with prefetch(Slow(), n) as prefetcher:
         for step in range(n):
@@ -79,7 +79,7 @@ def test_stalls_of_the_reader_are_hidden():
     assert sum(waited) < Slow.STALL  # one of the three
 
 
-def test_an_error_of_the_reader_comes_with_its_batch():
+def test_reader_error_is_raised_with_its_batch():
     before = threading.active_count()
     with prefetch(Slow(damaged=1), 5) as prefetcher:
         next(prefetcher)
@@ -90,27 +90,27 @@ def test_an_error_of_the_reader_comes_with_its_batch():
 
 
 def test_nothing_is_read_beyond_the_last_step():
-    before, some = threading.active_count(), Slow()
-    with prefetch(some, 1) as prefetcher:
+    before, reader = threading.active_count(), Slow()
+    with prefetch(reader, 1) as prefetcher:
         next(prefetcher)
         time.sleep(0.05)
-    assert some.read == 1 and threading.active_count() == before
+    assert reader.read == 1 and threading.active_count() == before
 
 
-def test_it_ends_while_batches_wait():
-    before, some = threading.active_count(), Slow()
-    with prefetch(some, 100):
-        wait_until(lambda: some.read == MAX_PREFETCHED)
-    assert some.read == MAX_PREFETCHED and threading.active_count() == before
+def test_prefetcher_closes_while_batches_wait():
+    before, reader = threading.active_count(), Slow()
+    with prefetch(reader, 100):
+        wait_until(lambda: reader.read == MAX_PREFETCHED)
+    assert reader.read == MAX_PREFETCHED and threading.active_count() == before
 
 
-def test_after_a_roll_back_it_reads_from_the_restored_position():
-    before, some = threading.active_count(), Slow()
-    with prefetch(some, 3) as prefetcher:
+def test_prefetcher_restarts_from_a_restored_position():
+    before, reader = threading.active_count(), Slow()
+    with prefetch(reader, 3) as prefetcher:
         next(prefetcher)
         prefetcher.close()
-        some.read = 6
+        reader.read = 6
         prefetcher.start(2)
         assert prefetcher.state() == 6
         assert [next(prefetcher) for _ in range(2)] == [(6,), (7,)]
-    assert some.read == 8 and threading.active_count() == before
+    assert reader.read == 8 and threading.active_count() == before

@@ -20,7 +20,7 @@ def traced(folder):
     return {int(e["args"]["step_num"]) for e in events if "step_num" in e.get("args", {})}
 
 
-def test_a_trace_has_its_steps_alone(tmp_path):
+def test_trace_has_only_the_requested_steps(tmp_path):
     double = jax.jit(lambda x: 2 * x)
     x = double(jnp.ones(3))
     with Profiler(Steps(2, 3), str(tmp_path), WallTime(), print) as profiler:
@@ -32,7 +32,7 @@ def test_a_trace_has_its_steps_alone(tmp_path):
     assert traced(tmp_path) == {2, 3}
 
 
-def test_a_trace_ends_where_training_does(tmp_path):
+def test_trace_ends_if_training_fails(tmp_path):
     for _ in range(2):  # starting a second trace would be an error
         with (
             pytest.raises(FloatingPointError),
@@ -43,16 +43,16 @@ def test_a_trace_ends_where_training_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_writes_a_trace_next_to_its_curves(tmp_path, capsys):
+def test_run_writes_its_trace_to_the_tensorboard_folder(tmp_path, capsys):
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=2)
-    tiny.run_here([*run.arguments(), "--profile=2:2"])
+    tiny.train_in_process([*run.arguments(), "--profile=2:2"])
     assert traced(run.dir / "tensorboard" / "plugins" / "profile") == {2}
-    tiny.run_here([*run.arguments(), "--profile=2:2"])
+    tiny.train_in_process([*run.arguments(), "--profile=2:2"])
     output = " ".join(capsys.readouterr().out.split())
     assert "warning: --profile=2:2 has no effect, since all 2 steps are taken: raise" in output
 
 
-def test_writing_a_trace_is_not_part_of_a_step(monkeypatch, tmp_path):
+def test_writing_a_trace_does_not_count_as_step_time(monkeypatch, tmp_path):
     now = [0.0]
 
     def write():
@@ -71,7 +71,7 @@ def test_writing_a_trace_is_not_part_of_a_step(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_continues_without_a_trace_that_cannot_be_written(monkeypatch, tmp_path, capsys):
+def test_run_continues_if_the_trace_cannot_be_written(monkeypatch, tmp_path, capsys):
     """JAX raises if a file is in the way of the folder. Its own trace would keep running."""
 
     def fail():
@@ -80,18 +80,18 @@ def test_a_run_continues_without_a_trace_that_cannot_be_written(monkeypatch, tmp
     monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: None)
     monkeypatch.setattr(jax.profiler, "stop_trace", fail)
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=2)
-    tiny.run_here([*run.arguments(), "--profile=1:2"])
+    tiny.train_in_process([*run.arguments(), "--profile=1:2"])
     assert_named(capsys.readouterr().out, "warning", "trace", "FAILED_PRECONDITION")
     assert (run.dir / "result.json").exists()
 
 
 @pytest.mark.parametrize("text", ["", "10", "3:2", "0:2", "a:b", "1:2:3", "-1:2"])
-def test_ranges_that_are_none(text):
+def test_invalid_step_ranges_are_rejected(text):
     with refuses(ValueError, f"--profile={text!r}"):
         read_steps(text)
 
 
-def test_steps_that_are_not_taken():
+def test_profiled_steps_outside_of_the_run_are_rejected():
     check_steps(Steps(3, 4), 2, 4)
     for steps in (Steps(2, 3), Steps(3, 5)):
         with refuses(ValueError, "3", "4"):

@@ -54,7 +54,7 @@ def data(tmp_path_factory):
 def finished(data, tmp_path_factory):
     """Returns an uninterrupted run. Tests change copies of it."""
     run = tiny.Run(tmp_path_factory.mktemp("whole"), data)
-    tiny.run_here(run.arguments())
+    tiny.train_in_process(run.arguments())
     assert [line["step"] for line in run.lines() if "loss" in line] == list(range(1, 13))
     return run
 
@@ -92,9 +92,9 @@ def start(run, **settings):
     return run.start(devices=jax.device_count(), env=SLOW, **settings)
 
 
-def wait_for(process, there, seconds=120):
+def wait_for(process, is_reached, seconds=120):
     end = time.monotonic() + seconds
-    while not there():
+    while not is_reached():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end, "it takes too long"
         time.sleep(0.01)
@@ -113,13 +113,13 @@ def reached(run, step):
     return False
 
 
-def test_a_run_that_lost_its_last_steps_equals_the_uninterrupted_run(half, whole, capsys):
-    assert "Continuing from the checkpoint of step 8." in half.here(capsys)
+def test_run_that_lost_its_last_steps_equals_the_uninterrupted_run(half, whole, capsys):
+    assert "Continuing from the checkpoint of step 8." in half.train_in_process(capsys)
     assert_equals_whole(half, whole)
 
 
 @pytest.mark.slow
-def test_killed_twice_equals_never_killed(data, whole, tmp_path, capsys):
+def test_run_killed_twice_equals_the_uninterrupted_run(data, whole, tmp_path, capsys):
     """The kills are before the first checkpoint, and after a checkpoint during the next save."""
     run = tiny.Run(tmp_path, data)
     saved = run.dir / "checkpoints"
@@ -139,12 +139,12 @@ def test_killed_twice_equals_never_killed(data, whole, tmp_path, capsys):
     assert reached(run, 6) and (saved / "4").exists()
     assert not (saved / "8").exists() and list(saved.glob("8.*tmp*"))
 
-    assert "Continuing from the checkpoint of step 4." in run.here(capsys)
+    assert "Continuing from the checkpoint of step 4." in run.train_in_process(capsys)
     assert_equals_whole(run, whole)
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys, monkeypatch):
+def test_sigterm_saves_a_checkpoint_and_the_run_resumes(data, whole, tmp_path, capsys, monkeypatch):
     run, read = tiny.Run(tmp_path, data), Batches.__next__
 
     def stop(batches):
@@ -154,26 +154,26 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(Batches, "__next__", stop)
-        out = run.here(capsys)
+        out = run.train_in_process(capsys)
     step = run.lines()[-1]["step"]
     assert f"Stopped at step {step} of 12 as asked; a checkpoint is saved." in out
     assert 5 <= step < 12 and (run.dir / "checkpoints" / str(step)).is_dir()
-    assert f"Continuing from the checkpoint of step {step}." in run.here(capsys)
+    assert f"Continuing from the checkpoint of step {step}." in run.train_in_process(capsys)
     assert_equals_whole(run, whole)
 
 
 @pytest.mark.slow
-def test_a_stop_between_two_lines_of_metrics_changes_no_line(data, tmp_path, monkeypatch):
+def test_stop_within_a_logging_interval_changes_no_metric(data, tmp_path, monkeypatch):
     """Means and durations of an interval cover the steps before and after the stop."""
     tiny.on_one_device(monkeypatch)
-    every = dict(training__Run__log_every=5, training__Run__checkpoint_every=100)
+    intervals = dict(training__Run__log_every=5, training__Run__checkpoint_every=100)
     whole, stopped = (tiny.Run(tmp_path / name, data) for name in ("whole", "stopped"))
-    tiny.run_here(whole.arguments(**every))
+    tiny.train_in_process(whole.arguments(**intervals))
     stop = ("--gin.training.Run.hooks=[@tiny.asks_to_stop]", "--gin.tiny.asks_to_stop.after=6")
-    tiny.run_here([*stopped.arguments(**every), *stop])
+    tiny.train_in_process([*stopped.arguments(**intervals), *stop])
     saved = json.loads((stopped.dir / "checkpoints/7/data/unreported.json").read_bytes())
     assert [line["step"] for line in stopped.lines()] == [5]
-    tiny.run_here(stopped.arguments(**every))
+    tiny.train_in_process(stopped.arguments(**intervals))
     assert [line["step"] for line in whole.lines() if "loss" in line] == [5, 10, 12]
     assert stopped.lines() == whole.lines()
     (line,) = (line for line in read_metrics(stopped.dir) if line["step"] == 10)
@@ -193,7 +193,7 @@ def test_sigterm_while_the_last_checkpoint_is_saved_waits_for_it(data, tmp_path,
         wait(checkpoints)
 
     monkeypatch.setattr(Checkpoints, "wait", stop_and_wait)
-    tiny.run_here(run.arguments(STEPS=2))
+    tiny.train_in_process(run.arguments(STEPS=2))
     assert asked and signal.SIG_DFL not in asked
     assert (run.dir / "result.json").exists()
 
@@ -208,10 +208,12 @@ def flip_bytes(file):
     [("data/shard_00002.npz", lambda f: f.write_bytes(b"")), ("state/ocdbt.*/d/*", flip_bytes)],
     ids=["empty_position", "flipped_arrays"],
 )
-def test_a_damaged_latest_checkpoint_costs_only_time(half, whole, capsys, name, damage):
+def test_damaged_latest_checkpoint_falls_back_to_the_previous_one(
+    half, whole, capsys, name, damage
+):
     for file in (half.dir / "checkpoints" / "8").glob(name):
         damage(file)
-    output = half.here(capsys)
+    output = half.train_in_process(capsys)
     assert "warning: checkpoint 8 is damaged" in " ".join(output.split())
     assert "Continuing from the checkpoint of step 4." in output
     assert (half.dir / "damaged_checkpoints" / "8").is_dir()
@@ -219,12 +221,12 @@ def test_a_damaged_latest_checkpoint_costs_only_time(half, whole, capsys, name, 
 
 
 @pytest.mark.slow
-def test_a_checkpoint_ends_a_line_of_the_log(half, whole, capsys):
+def test_checkpoint_ends_a_logging_interval(half, whole, capsys):
     """A line is a mean since the previous line.
 
     A line that began before a stop would lose its start.
     """
-    half.here(capsys, training__Run__log_every=5, training__Run__checkpoint_every=3)
+    half.train_in_process(capsys, training__Run__log_every=5, training__Run__checkpoint_every=3)
     each = {line["step"]: line["loss"] for line in whole[0] if "loss" in line}
     got = {line["step"]: line["loss"] for line in half.lines() if "loss" in line}
     assert list(got) == [*range(1, 9), 9, 10, 12]
@@ -233,13 +235,13 @@ def test_a_checkpoint_ends_a_line_of_the_log(half, whole, capsys):
 
 
 @pytest.mark.slow
-def test_another_mesh_continues_with_the_same_arrays(data, tmp_path, capsys):
+def test_run_resumes_on_another_mesh(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
     rows = {"training__Run__batch_size": 16, "training__Run__data_shards": 8}
-    run.here(capsys, STEPS=4, **rows)  # 8 x 1 x 1
+    run.train_in_process(capsys, STEPS=4, **rows)  # 8 x 1 x 1
     shutil.copytree(run.dir, tmp_path / "other")
-    output = run.here(capsys, STEPS=6, **rows)
-    other = run.here(
+    output = run.train_in_process(capsys, STEPS=6, **rows)
+    other = run.train_in_process(
         capsys,
         RUN_DIR=str(tmp_path / "other"),
         STEPS=6,
@@ -255,23 +257,25 @@ def test_another_mesh_continues_with_the_same_arrays(data, tmp_path, capsys):
     tiny.assert_same(a, b)
     lines = [tiny.Run.lines(type("R", (), {"dir": d})) for d in (run.dir, tmp_path / "other")]
     assert [x["step"] for x in lines[0]] == [x["step"] for x in lines[1]]
-    for mine, its in zip(*lines):
-        assert mine == pytest.approx(its, rel=1e-4)
+    for found, expected_line in zip(*lines):
+        assert found == pytest.approx(expected_line, rel=1e-4)
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_reported(copied, capsys):
+def test_finished_run_is_reported_and_unchanged(copied, capsys):
     before = copied.lines()
-    output = copied.here(capsys)
+    output = copied.train_in_process(capsys)
     assert "This run is finished: 12 of 12 steps" in output
     assert "--steps=24" in output and "another directory" in output
     assert copied.lines() == before
-    assert "This run is finished: it took 12 steps, and got" in copied.here(capsys, STEPS=6)
+    assert "This run is finished: it took 12 steps, and got" in copied.train_in_process(
+        capsys, STEPS=6
+    )
 
 
 @pytest.mark.slow
-def test_a_run_continues_with_another_rate_and_number_of_shards_and_reports_them(half, capsys):
-    output = half.here(capsys, STEPS=9, PEAK=1e-3, training__Run__data_shards=2)
+def test_run_resumes_with_changed_rate_and_shards_and_reports_them(half, capsys):
+    output = half.train_in_process(capsys, STEPS=9, PEAK=1e-3, training__Run__data_shards=2)
     assert (
         "optimizer.learning_rate.peak: was 0.003, is 0.001" in output
         and "Continuing from" in output
@@ -293,10 +297,10 @@ def test_a_run_continues_with_another_rate_and_number_of_shards_and_reports_them
     ],
     ids=lambda x: ",".join(x) if isinstance(x, dict) else None,
 )
-def test_checkpoints_of_another_run_are_left_alone(half, capsys, changed, expected):
+def test_changed_run_is_rejected_and_its_checkpoints_kept(half, capsys, changed, expected):
     before = (half.dir / "config.gin").read_text()
     with pytest.raises(SystemExit) as end:
-        half.here(capsys, STEPS=20, **changed)
+        half.train_in_process(capsys, STEPS=20, **changed)
     assert end.value.code == 2
     output = capsys.readouterr().err
     assert_named(output, half.dir, "--run_dir=runs/NAME", *expected)
@@ -305,29 +309,29 @@ def test_checkpoints_of_another_run_are_left_alone(half, capsys, changed, expect
     assert {p.name for p in (half.dir / "checkpoints").iterdir()} >= {"4", "8"}
 
 
-def test_a_run_without_a_checkpoint_may_become_another(half):
+def test_run_without_a_checkpoint_may_be_changed(half):
     shutil.rmtree(half.dir / "checkpoints")
     run = run_of_directory(str(half.dir), {"tests.training.tiny"})
     assert "seed: was 0, is 1" in check_resumable(dataclasses.replace(run, seed=1))
 
 
 @pytest.mark.slow
-def test_a_model_that_was_changed_in_its_module_names_the_arrays(half, capsys):
+def test_changed_model_code_names_the_mismatched_arrays(half, capsys):
     """The configuration does not show such a change."""
     config = half.dir / "config.gin"
     config.write_text(tiny.unsealed_config(config).replace("emb_dim = 16", "emb_dim = 32"))
     with exits(capsys, half.dir, "params/"):
-        half.here(capsys, models__decoder__emb_dim=32)
+        half.train_in_process(capsys, models__decoder__emb_dim=32)
     assert not (half.dir / "damaged_checkpoints").exists()
 
 
 @pytest.mark.slow
-def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys):
+def test_changed_store_under_the_same_name_is_rejected(half, data, tmp_path, capsys):
     shutil.move(data, tmp_path / "kept")
     try:
         tiny.write_store(data, tiny.documents(200, seed=5), tiny.IDS)
         with pytest.raises(SystemExit):
-            half.here(capsys)
+            half.train_in_process(capsys)
     finally:
         shutil.rmtree(data)
         shutil.move(tmp_path / "kept", data)
@@ -341,9 +345,9 @@ def assert_all_saved_is_finite(run):
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
+def test_nonfinite_loss_stops_the_run(half, capsys):
     with pytest.raises(SystemExit) as end:
-        half.here(capsys, PEAK=1e12, training__Run__checkpoint_every=1)
+        half.train_in_process(capsys, PEAK=1e12, training__Run__checkpoint_every=1)
     assert end.value.code == 2
     output = capsys.readouterr().err
     assert_named(output, "loss", "clip_norm")
@@ -352,20 +356,18 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_before_any_checkpoint(data, tmp_path, capsys):
+def test_nonfinite_loss_before_any_checkpoint_stops_the_run(data, tmp_path, capsys):
     with exits(capsys, "loss", "checkpoint", "clip_norm"):
-        tiny.Run(tmp_path, data).here(capsys, PEAK=float("1e30"))
+        tiny.Run(tmp_path, data).train_in_process(capsys, PEAK=float("1e30"))
 
 
 @pytest.mark.slow
-def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_continue(
-    half, whole, capsys
-):
+def test_nonfinite_parameters_are_not_saved_and_the_run_resumes(half, whole, capsys):
     """A single step destroys them. Its loss is computed before the step and is still finite."""
     process = half.start(devices=jax.device_count(), PEAK=1e39, training__Run__checkpoint_every=1)
     _, err = process.communicate()
     assert process.returncode == 2 and "Traceback" not in err
     assert_named(err, "step 9", "parameter_norm")
     assert_all_saved_is_finite(half)
-    assert "Continuing from the checkpoint of step 8." in half.here(capsys)
+    assert "Continuing from the checkpoint of step 8." in half.train_in_process(capsys)
     assert_equals_whole(half, whole)

@@ -59,12 +59,12 @@ MESHES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MESHES)
-def test_a_step_of_a_sparse_model_is_the_same_on_every_mesh(name):
+def test_sparse_step_is_the_same_on_every_mesh(name):
     expected, got = two_steps(tiny.mesh_of(1)), two_steps(make_mesh(**MESHES[name]))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), got, expected)
 
 
-def test_experts_are_on_the_devices_of_their_axis():
+def test_experts_are_sharded_over_the_expert_axis():
     mesh = make_mesh(data=1, fsdp=2, expert=2, tensor=2)
     shardings = shardings_of(abstract_params(tiny.decoder(**SPARSE)), mesh)
     layer = shardings["decoder"]["layers_0"]
@@ -77,7 +77,7 @@ def test_experts_are_on_the_devices_of_their_axis():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 2])
-def test_rows_that_a_mesh_does_not_divide_are_computed_by_several_devices(rows):
+def test_rows_not_divisible_by_the_mesh_give_the_same_gradients(rows):
     model, batch = tiny.decoder(**SPARSE), batch_for("decoder")
     params = init(model, batch)
     batch = jax.tree.map(lambda x: np.repeat(x, rows, axis=0), batch)
@@ -89,7 +89,7 @@ def test_rows_that_a_mesh_does_not_divide_are_computed_by_several_devices(rows):
 
 
 @pytest.mark.parametrize("mesh", [dict(data=2, fsdp=4), dict(data=2, expert=4)])
-def test_products_into_experts_are_saved_for_the_gradient(mesh):
+def test_expert_products_are_saved_for_the_gradient(mesh):
     model, batch = tiny.decoder(**SPARSE), batch_for("decoder")
     params = init(model, batch)
     with placed_on(make_mesh(**mesh)):
@@ -97,19 +97,19 @@ def test_products_into_experts_are_saved_for_the_gradient(mesh):
     assert str(program).count(f"name[name={rematerialization.GROUPED_PRODUCT}]") == 2
 
 
-def test_experts_that_a_mesh_does_not_divide_are_refused():
+def test_experts_not_divisible_by_the_mesh_are_rejected():
     with refuses(ValueError, "4", "8"):
         plan_of(make_mesh(data=1, expert=8))
 
 
-def test_one_expert_a_token_needs_weights_that_train_its_router():
+def test_single_expert_routing_rejects_normalized_weights():
     one_each = SPARSE | dict(experts_per_token=1)
     with refuses(ValueError, "normalize_expert_weights"):
         plan_of(model=tiny.decoder(**one_each))
     plan_of(model=tiny.decoder(**one_each, normalize_expert_weights=False))
 
 
-def test_one_expert_a_token_may_be_trained_on(tmp_path, monkeypatch):
+def test_single_expert_routing_is_accepted_for_an_initialized_run(tmp_path, monkeypatch):
     monkeypatch.setattr("pretrax.training.planning.check_source", lambda run: None)
     plan_of(model=tiny.decoder(**SPARSE, experts_per_token=1), initial_run=str(tmp_path))
 
@@ -133,7 +133,7 @@ def batch_of(one):
 
 
 @pytest.mark.slow
-def test_microbatches_count_the_routers_losses_once():
+def test_microbatches_count_router_losses_once():
     """Each row occurs twice, so that both microbatches have the same balance as the whole batch."""
     one, two = plan_of(), plan_of(microbatches=2)
     batch = jax.tree.map(lambda x: jnp.repeat(x[:8], 2, axis=0), batch_of(one))
@@ -144,7 +144,7 @@ def test_microbatches_count_the_routers_losses_once():
 
 
 @pytest.mark.slow
-def test_a_loss_that_couples_rows_has_the_balance_of_all_of_them():
+def test_loss_that_couples_rows_balances_over_all_microbatches():
     ids = tiny.IDS._replace(cls=117, sep=118)
     objective = objectives.contrastive(ids, views="cropping", share=0.4)
     model = models.encoder(128, objective.facts.heads, **(tiny.SIZES | TWO_LAYERS))
@@ -157,7 +157,7 @@ def test_a_loss_that_couples_rows_has_the_balance_of_all_of_them():
 
 
 @pytest.mark.slow
-def test_the_routers_losses_are_part_of_the_loss_by_their_weights():
+def test_router_losses_are_added_with_their_weights():
     model = tiny.decoder(**TWO_LAYERS)
     plain = plan_of(model=model, load_balance_loss=0.0, router_z_loss=0.0)
     batch = batch_of(plain)
@@ -174,7 +174,7 @@ def test_the_routers_losses_are_part_of_the_loss_by_their_weights():
     assert value["load_balance"] > 0
 
 
-def test_the_busiest_expert_of_fewer_tokens_than_experts():
+def test_busiest_expert_is_relative_to_equal_shares():
     """An expert with one of three tokens, in a layer of eight experts, has 8 / 3 equal shares."""
     assigned = jnp.array([[[1.0, 1, 1, 0, 0, 0, 0, 0]]])
     routing = Routing(assigned, assigned, jnp.zeros((1, 1)), jnp.full((1, 1), 3.0))
@@ -185,7 +185,7 @@ def test_the_busiest_expert_of_fewer_tokens_than_experts():
 
 
 @pytest.mark.slow
-def test_a_dense_model_has_no_such_terms():
+def test_dense_model_has_no_router_terms():
     dense = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 24})
     batch = batch_of(dense)
     _, terms, _ = gradients_of(dense, init(dense.recipe.model, batch), batch)
@@ -193,6 +193,6 @@ def test_a_dense_model_has_no_such_terms():
 
 
 @pytest.mark.parametrize("name", ["load_balance_loss", "router_z_loss"])
-def test_weights_below_zero_are_refused(name):
+def test_negative_router_weights_are_rejected(name):
     with refuses(ValueError, f"training.Run.{name}", 0, -1.0):
         plan_of(**{name: -1.0})

@@ -21,7 +21,7 @@ from pretrax.training.saved.result import Result, read_result, write_result
 from tests.refusals import refuses
 
 
-def test_a_file_is_replaced_and_can_be_read_by_others(tmp_path):
+def test_written_file_is_replaced_and_world_readable(tmp_path):
     path = tmp_path / "new" / "folder" / "classes.json"
     write_json(path, ["no", "ja, \u00e4"])
     write_json(path, {"after": 1})
@@ -30,12 +30,12 @@ def test_a_file_is_replaced_and_can_be_read_by_others(tmp_path):
     assert os.listdir(path.parent) == ["classes.json"]
 
 
-def test_text_is_utf_8_with_its_line_ends(tmp_path):
+def test_text_is_written_as_utf8_with_its_line_endings(tmp_path):
     write_text(tmp_path / "a", "\u00e4\r\n\n")
     assert (tmp_path / "a").read_bytes() == b"\xc3\xa4\r\n\n"
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+def test_failed_write_leaves_the_file_unchanged(tmp_path, monkeypatch):
     path = tmp_path / "config.gin"
     write_text(path, "before")
 
@@ -49,7 +49,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["config.gin"]
 
 
-def test_a_full_disk_names_the_file(tmp_path):
+def test_full_disk_error_names_the_file(tmp_path):
     resource = pytest.importorskip("resource")
     _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -61,7 +61,7 @@ def test_a_full_disk_names_the_file(tmp_path):
     assert full.value.filename == str(tmp_path / "a.json") and not os.listdir(tmp_path)
 
 
-def test_a_file_is_held_by_one_process(tmp_path):
+def test_lock_is_held_by_one_process(tmp_path):
     path = tmp_path / "folder" / ".lock"
     with locked(path, "`train`"):
         with refuses(ValueError, "`train`"):
@@ -89,7 +89,7 @@ def test_a_file_is_held_by_one_process(tmp_path):
 @pytest.mark.parametrize(
     "content", [b'["a", "b"', b'{"a": \xff}', b"[" * 100_000, b'{"a":' * 100_000]
 )
-def test_a_damaged_file_is_named(tmp_path, content):
+def test_damaged_class_file_is_named(tmp_path, content):
     (tmp_path / "classes.json").write_bytes(content)
     with refuses(ValueError, "classes.json"):
         load_classes(tmp_path)
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_named(tmp_path, content):
         load_classes(tmp_path)
 
 
-def test_a_result_of_another_kind_names_its_file(tmp_path):
+def test_malformed_result_names_its_file(tmp_path):
     write_result(Result(str(tmp_path), 8, True, (), {}, {}))
     file = tmp_path / "result.json"
     record = read_json(file)
@@ -108,7 +108,7 @@ def test_a_result_of_another_kind_names_its_file(tmp_path):
         read_result(str(tmp_path))
 
 
-def test_a_folder_is_whole_or_not_there(tmp_path):
+def test_folder_is_written_completely_or_not_at_all(tmp_path):
     (tmp_path / "a.partial").mkdir()
     (tmp_path / "a.partial" / "of_a_killed_process").write_text("")
     with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "a") as folder:
@@ -122,7 +122,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_folder_is_written_by_one_process(tmp_path):
+def test_folder_is_written_by_one_process(tmp_path):
     with whole_folder(tmp_path / "a") as folder:
         write_text(f"{folder}/one", "one")
         with refuses(ValueError, tmp_path / "a"):
@@ -131,7 +131,7 @@ def test_a_folder_is_written_by_one_process(tmp_path):
     assert os.listdir(tmp_path) == ["a"] and os.listdir(tmp_path / "a") == ["one"]
 
 
-def test_a_path_with_a_backslash_is_refused_for_checkpoints(tmp_path, monkeypatch):
+def test_local_checkpoint_path_with_a_backslash_is_rejected(tmp_path, monkeypatch):
     with refuses(ValueError, f"{tmp_path}/a\\b", "backslash"):
         check_place(f"{tmp_path}/a\\b")
     check_place("gs://bucket/a\\b")
@@ -141,7 +141,7 @@ def test_a_path_with_a_backslash_is_refused_for_checkpoints(tmp_path, monkeypatc
         check_place("runs/mine")
 
 
-def test_a_file_in_the_working_directory(tmp_path, monkeypatch):
+def test_file_is_written_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_text("a.txt", "a")
     assert (tmp_path / "a.txt").read_text() == "a"

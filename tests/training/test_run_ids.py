@@ -42,24 +42,24 @@ def refused(run, where):
     return str(error.value)
 
 
-def test_a_run_keeps_the_folder_that_it_started(run, tmp_path):
+def test_run_owns_the_checkpoint_folder_that_it_claimed(run, tmp_path):
     where = str(tmp_path / "disk")
     claim(str(run), where)
     assert owns(str(run), where) and own_checkpoints(str(run), where) == where
 
 
-def test_the_folder_of_another_run_is_refused(run, tmp_path):
+def test_checkpoint_folder_of_another_run_is_rejected(run, tmp_path):
     assert str(run) in refused(tmp_path / "other", tmp_path / "disk")
     claim(str(tmp_path / "other"), str(tmp_path / "other/checkpoints"))
     refused(tmp_path / "other", tmp_path / "disk")
 
 
-def test_a_folder_that_was_started_but_holds_no_checkpoint_is_refused_too(run, tmp_path):
+def test_claimed_folder_without_checkpoints_is_rejected(run, tmp_path):
     (tmp_path / "disk/4").rmdir()
     refused(tmp_path / "other", tmp_path / "disk")
 
 
-def test_checkpoints_of_an_unknown_run_are_refused_outside_of_the_run_directory(run, tmp_path):
+def test_external_checkpoints_without_a_run_id_are_rejected(run, tmp_path):
     for where in (tmp_path / "disk", run / "checkpoints"):
         (where / "4").mkdir(parents=True, exist_ok=True)
         (where / run_directory.RUN_ID).unlink(missing_ok=True)
@@ -70,7 +70,7 @@ def test_checkpoints_of_an_unknown_run_are_refused_outside_of_the_run_directory(
     claim(str(run), str(tmp_path / "disk"))
 
 
-def test_a_run_whose_directory_was_moved_or_lost_keeps_its_folder(run, tmp_path):
+def test_moved_or_lost_run_directory_keeps_its_checkpoint_folder(run, tmp_path):
     where = str(tmp_path / "disk")
     shutil.rmtree(run)  # as with a replaced machine
     claim(str(run), where)
@@ -79,19 +79,19 @@ def test_a_run_whose_directory_was_moved_or_lost_keeps_its_folder(run, tmp_path)
     assert json.loads((tmp_path / "disk/run_id").read_text())["run"] == str(tmp_path / "moved")
 
 
-def test_a_copy_of_a_run_directory_is_another_run(run, tmp_path):
+def test_copied_run_directory_counts_as_another_run(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     refused(tmp_path / "copy", tmp_path / "disk")
     claim(str(tmp_path / "copy"), str(tmp_path / "copy/checkpoints"))
 
 
-def test_the_checkpoints_of_another_run_within_the_run_directory_are_refused(run, tmp_path):
+def test_foreign_checkpoints_within_the_run_directory_are_rejected(run, tmp_path):
     claim(str(run), str(tmp_path / "other/checkpoints"))
     refused(tmp_path / "other", tmp_path / "other/checkpoints")
 
 
 @pytest.mark.parametrize("attempt", range(10))
-def test_of_runs_that_start_at_once_one_gets_the_folder(tmp_path, attempt):
+def test_concurrent_claims_give_the_folder_to_one_run(tmp_path, attempt):
     where, runs = str(tmp_path / "disk"), [str(tmp_path / name) for name in "abcd"]
     together = threading.Barrier(len(runs))
 
@@ -109,7 +109,7 @@ def test_of_runs_that_start_at_once_one_gets_the_folder(tmp_path, attempt):
     assert os.listdir(where) == [run_directory.RUN_ID]
 
 
-def test_a_folder_in_a_bucket(monkeypatch, tmp_path):
+def test_checkpoint_folder_in_a_bucket_is_claimed_once(monkeypatch, tmp_path):
     object_store.emptied(monkeypatch)
     claim(str(tmp_path / "a"), "gs://bucket/checkpoints")
     claim(str(tmp_path / "a"), "gs://bucket/checkpoints")
@@ -117,7 +117,7 @@ def test_a_folder_in_a_bucket(monkeypatch, tmp_path):
         claim(str(tmp_path / "b"), "gs://bucket/checkpoints")
 
 
-def test_a_run_directory_in_a_bucket_that_only_fsspec_knows(run, tmp_path):
+def test_run_directory_in_an_fsspec_bucket_owns_its_checkpoints(run, tmp_path):
     """Its checkpoints are elsewhere, since Orbax cannot write to such a bucket."""
     address, where = "memory://bucket/of_run_ids", str(tmp_path / "disk")
     assert not owns(address, where)
@@ -126,7 +126,7 @@ def test_a_run_directory_in_a_bucket_that_only_fsspec_knows(run, tmp_path):
     assert owns(address, where)
 
 
-def test_local_copies_of_another_run_are_refused(run, tmp_path):
+def test_local_copies_of_another_run_are_rejected(run, tmp_path):
     where, copies = str(tmp_path / "disk"), str(tmp_path / "copies")
     claim_copies(where, copies)
     claim_copies(where, copies)
@@ -135,7 +135,7 @@ def test_local_copies_of_another_run_are_refused(run, tmp_path):
         claim_copies(str(tmp_path / "other/checkpoints"), copies)
 
 
-def test_a_damaged_id_is_named(run, tmp_path):
+def test_damaged_run_id_is_named(run, tmp_path):
     (run / run_directory.RUN_ID).write_text("{")
     with refuses(ValueError, "run_id"):
         claim(str(run), str(tmp_path / "disk"))
@@ -159,18 +159,18 @@ def test_readers_follow_a_config_only_to_checkpoints_of_the_same_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_with_checkpoints_elsewhere_is_resumed_and_another_is_refused(tmp_path, capsys):
+def test_run_with_external_checkpoints_resumes_and_another_is_rejected(tmp_path, capsys):
     """It can be resumed by the same command and by its own config.gin."""
     data = tiny.write_documents(tmp_path / "store")
-    there = {"training__Run__checkpoint_dir": str(tmp_path / "disk")}
+    elsewhere = {"training__Run__checkpoint_dir": str(tmp_path / "disk")}
     run = tiny.Run(tmp_path / "run", data)
-    run.here(capsys, **there, STEPS=4)
-    assert "step 4" in run.here(capsys, **there, STEPS=8)
+    run.train_in_process(capsys, **elsewhere, STEPS=4)
+    assert "step 4" in run.train_in_process(capsys, **elsewhere, STEPS=8)
     config = [f"--gin_file={run.dir}/config.gin", "--trust=tests.training.tiny"]
-    tiny.run_here([*config, "--gin.STEPS=12"])
+    tiny.train_in_process([*config, "--gin.STEPS=12"])
     before = files(tmp_path / "disk")
     other = tiny.Run(tmp_path / "other", data)
-    for arguments in (other.arguments(**there), [*config, f"--run_dir={other.dir}"]):
+    for arguments in (other.arguments(**elsewhere), [*config, f"--run_dir={other.dir}"]):
         with exits(capsys, "checkpoint_dir"):
-            tiny.run_here(arguments)
+            tiny.train_in_process(arguments)
     assert files(tmp_path / "disk") == before

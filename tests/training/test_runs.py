@@ -19,7 +19,7 @@ from tests.training import tiny
 
 
 @pytest.mark.slow
-def test_parameters_of_each_step(tmp_path):
+def test_parameters_of_each_saved_step_are_opened(tmp_path):
     directory = write_run(tmp_path / "run", "decoder", "causal_lm", steps=(0, 5, 20))
     _, params = small("decoder")
     for step, asked in ((20, None), (5, 5), (0, 0)):
@@ -52,7 +52,7 @@ def test_parameters_of_each_step(tmp_path):
         ("decoder", ("masked_next_token", "causal_lm"), {}),
     ],
 )
-def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, settings):
+def test_opened_model_has_the_saved_heads(tmp_path, builder, names, settings):
     heads = open_saved_model(write_run(tmp_path, builder, *names, **settings)).model.heads
     expected = {
         "multi_token_prediction": {"vocabulary", "ahead_2", "ahead_3", "ahead_4"},
@@ -76,7 +76,7 @@ def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, setting
         ("two_towers", "contrastive_pairs", {}),
     ],
 )
-def test_parameters_are_spread_over_a_mesh(tmp_path, builder, name, settings):
+def test_parameters_are_sharded_over_a_mesh(tmp_path, builder, name, settings):
     directory = write_run(tmp_path, builder, name, **settings)
     spread = flattened(open_saved_model(directory, mesh=tiny.mesh_of(2, 2, 2)).params)
     whole = flattened(open_saved_model(directory).params)
@@ -88,7 +88,7 @@ def test_parameters_are_spread_over_a_mesh(tmp_path, builder, name, settings):
         assert len(array.sharding.device_set) == 8
 
 
-def test_objectives_of_a_model_from_elsewhere(tmp_path):
+def test_imported_model_has_no_objective(tmp_path):
     fields = read_directory(write_run(tmp_path, "encoder"))
     assert list(fields) == ["model"]
     with refuses(ValueError, tmp_path / "config.gin", "corpus", "objective"):
@@ -96,7 +96,7 @@ def test_objectives_of_a_model_from_elsewhere(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_directories_are_read_in_one_process(tmp_path):
+def test_two_directories_are_read_independently(tmp_path):
     first = write_run(tmp_path / "first", "decoder", "causal_lm", more="training.Run.steps = 3")
     second = write_run(tmp_path / "second", "encoder_decoder", "prefix_lm")
     one, two = read_directory(first), read_directory(second)
@@ -106,7 +106,7 @@ def test_two_directories_are_read_in_one_process(tmp_path):
     assert two["model"].settings["emb_dim"] == 16
 
 
-def test_checkpoints_elsewhere(tmp_path):
+def test_external_checkpoint_directory_is_followed(tmp_path):
     directory = write_run(tmp_path / "run", "encoder", "masked_lm")
     claim(directory, f"{directory}/checkpoints")
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "bucket")
@@ -116,7 +116,7 @@ def test_checkpoints_elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize("mesh", [None, (2, 2, 2)])
-def test_a_config_that_was_changed_since(tmp_path, mesh):
+def test_changed_config_names_the_mismatched_array(tmp_path, mesh):
     directory = write_run(tmp_path, "decoder", "causal_lm")
     config = tmp_path / "config.gin"
     config.write_text(config.read_text() + "models.decoder.mlp_dim = 48\n")
@@ -124,7 +124,7 @@ def test_a_config_that_was_changed_since(tmp_path, mesh):
         open_saved_model(directory, mesh=mesh and tiny.mesh_of(*mesh))
 
 
-def test_a_model_from_elsewhere(tmp_path):
+def test_checkpoint_with_other_arrays_is_rejected(tmp_path):
     directory = write_run(tmp_path / "run", "encoder", "masked_lm")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     checkpoints = Checkpoints(f"{directory}/checkpoints")
@@ -135,7 +135,7 @@ def test_a_model_from_elsewhere(tmp_path):
         open_saved_model(directory)
 
 
-def test_other_folders_than_runs_are_refused(tmp_path):
+def test_folders_without_a_run_are_rejected(tmp_path):
     for directory in (tmp_path, tmp_path / "none"):
         with refuses(ValueError, "config.gin"):
             open_saved_model(str(directory))

@@ -44,7 +44,7 @@ def trained(run: Run) -> tuple:
 
 
 @pytest.mark.slow
-def test_two_runs_in_one_process_are_two_results(run):
+def test_two_runs_in_one_process_give_separate_results(run):
     first, output = trained(run)
     assert first.finished and first.step == 3 and "Done." in output
     assert "parameters, plain attention, 8 rows a step, mesh" in output
@@ -70,7 +70,7 @@ def test_two_runs_in_one_process_are_two_results(run):
 
 
 @pytest.mark.slow
-def test_a_decoder_becomes_an_encoder_decoder(run):
+def test_decoder_initializes_an_encoder_decoder(run):
     """As in T5Gemma 2, every parameter of both stacks starts as a parameter of the decoder."""
     trained(run)
     own = dict(positions="rotary", attention_scale=None, mlp_activations=("silu", "linear"))
@@ -90,7 +90,7 @@ def test_a_decoder_becomes_an_encoder_decoder(run):
 
 
 @pytest.mark.slow
-def test_a_run_of_unnamed_functions_is_trained_with_a_warning(run, tmp_path):
+def test_run_with_unnamed_functions_is_trained_with_a_warning(run, tmp_path):
     unnamed = dataclasses.replace(
         run, run_dir=str(tmp_path / "run"), objective=lambda ids: objectives.causal_lm(ids), steps=1
     )
@@ -101,7 +101,7 @@ def test_a_run_of_unnamed_functions_is_trained_with_a_warning(run, tmp_path):
         run_of_directory(unnamed.run_dir)
 
 
-def test_a_corpus_has_the_columns_that_the_objective_reads(run, tmp_path):
+def test_corpus_without_matching_columns_is_rejected(run, tmp_path):
     write_store(tmp_path / "pairs", [in_parts([5, 6], [7])] * 100, tiny.IDS)
     pairs = Partial(corpora.token_store, stores=str(tmp_path / "pairs"))
     run = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
@@ -143,7 +143,7 @@ def test_hooks_are_called_at_their_interval(run, tmp_path):
         trained(absent)
 
 
-def test_a_hook_is_due_at_its_interval_at_the_end_and_where_the_run_stops():
+def test_hook_is_due_at_its_interval_at_the_end_and_at_a_stop():
     def due(hook, stop=None):
         return [n for n in range(1, 6) if hook.is_due(n, last=n == 5, stopping=n == stop)]
 
@@ -152,13 +152,13 @@ def test_a_hook_is_due_at_its_interval_at_the_end_and_where_the_run_stops():
     assert due(Hook(print, None, at_stop=True), stop=3) == [3, 5]
 
 
-def test_a_hook_that_is_called_every_0_steps_is_refused():
+def test_hook_with_an_interval_of_0_is_rejected():
     run = SimpleNamespace(hooks=[lambda plan: Hook(print, 0)])
     with refuses(ValueError, "training.hooks.Hook.every", "0"):
         user_hooks(SimpleNamespace(run=run))
 
 
-def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path):
+def test_settings_are_checked_before_the_corpus_is_read(run, tmp_path):
     late = Partial(warmup_constant, peak=0.1, warmup_steps=99)
     adamw_late = Partial(adamw, learning_rate=late)
     unread = dict(corpus=lambda run_dir: pytest.fail("read"), run_dir=str(tmp_path))
@@ -166,7 +166,7 @@ def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path)
         tiny.planned(dataclasses.replace(run, optimizer=adamw_late, **unread))
 
 
-def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path, monkeypatch):
+def test_plan_creates_no_parameters_and_writes_nothing(run, tmp_path, monkeypatch):
     corpus = planning.plan_run(run).corpus
     nowhere = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
     plan = planning.plan_run(nowhere, corpus)

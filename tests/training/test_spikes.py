@@ -109,7 +109,7 @@ def steps_in(checkpoints: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_run_goes_back_and_skips_what_it_has_read(run, whole):
+def test_rollback_skips_the_batches_read_since_the_checkpoint(run, whole):
     output = "The run goes back to the checkpoint of step 4, and skips the"
     assert "At step 6 the loss" in whole and "is a spike: in the 5 steps before it was" in whole
     assert f"{output} 2 batches that were read since." in whole
@@ -125,7 +125,7 @@ def test_a_run_goes_back_and_skips_what_it_has_read(run, whole):
 
 
 @pytest.mark.slow
-def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, monkeypatch):
+def test_run_killed_and_stopped_after_a_rollback_equals_uninterrupted(run, whole, monkeypatch):
     """The run is killed before the next checkpoint, and stopped with one that it must skip."""
     again = dataclasses.replace(run, run_dir=run.run_dir + "_again")
 
@@ -153,7 +153,7 @@ def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, mo
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_back_leaves_the_copies_of_later_steps(run, whole, monkeypatch):
+def test_run_killed_after_a_rollback_resumes_from_the_new_local_copy(run, whole, monkeypatch):
     """The run is killed after it went back from the sixth step.
 
     It continues from the fifth step as it was taken after going back.
@@ -184,23 +184,23 @@ def test_a_run_that_goes_back_leaves_the_copies_of_later_steps(run, whole, monke
     tiny.assert_same(*(tiny.saved_arrays(one.run_dir, 8) for one in (copied, run)))
 
 
-def spike_of(some, step, loss=1.0, norm=1.0):
+def spike_of(detector, step, loss=1.0, norm=1.0):
     with pytest.raises(LossSpike) as raised:
-        some.check(step, {"loss": loss, "gradient_norm": norm, "parameter_norm": 1.0})
+        detector.check(step, {"loss": loss, "gradient_norm": norm, "parameter_norm": 1.0})
     return raised.value
 
 
 def after_losses(sigmas, losses):
-    some = Spikes(sigmas)
+    detector = Spikes(sigmas)
     for step, loss in enumerate(losses, 1):
-        some.check(step, {"loss": loss, "gradient_norm": 1.0, "parameter_norm": 1.0})
-    return some
+        detector.check(step, {"loss": loss, "gradient_norm": 1.0, "parameter_norm": 1.0})
+    return detector
 
 
-def test_a_spike_is_so_many_standard_deviations_above_the_mean_of_the_losses_before():
+def test_spike_threshold_is_in_standard_deviations_of_earlier_losses():
     even = [2.0, 4.0] * 32  # mean 3, standard deviation 1
-    some = after_losses(6, [*even, 8.99, *[3.0] * 128])  # the last 128 losses are equal
-    assert_named(str(spike_of(some, 200, 3.1)), "step 200", "loss 3.1", 128, 3)
+    detector = after_losses(6, [*even, 8.99, *[3.0] * 128])  # the last 128 losses are equal
+    assert_named(str(spike_of(detector, 200, 3.1)), "step 200", "loss 3.1", 128, 3)
     assert_named(str(spike_of(after_losses(6, even), 65, 9.01)), "step 65", "loss 9.01")
     assert_named(str(spike_of(after_losses(2, even), 65, 5.01)), "step 65", "loss 5.01")
     after_losses(6, [*even[:63], 1000.0])  # too few to detect a spike
@@ -209,34 +209,34 @@ def test_a_spike_is_so_many_standard_deviations_above_the_mean_of_the_losses_bef
 
 @pytest.mark.parametrize("sigmas", [6, None])
 @pytest.mark.parametrize("values", [{"loss": float("nan")}, {"norm": float("inf")}])
-def test_what_is_not_finite_is_a_spike(sigmas, values):
+def test_nonfinite_metrics_are_a_spike(sigmas, values):
     assert_named(str(spike_of(Spikes(sigmas), 1, **values)), "step 1", "loss", "finite")
 
 
-def test_a_run_goes_back_to_the_last_checkpoint_that_was_due():
-    some = Spikes(6)
-    spike = spike_of(some, 57, float("nan"))
-    assert some.checkpoint_before(spike, [20, 40, 53], every=20) == 40
+def test_rollback_goes_to_the_last_due_checkpoint():
+    detector = Spikes(6)
+    spike = spike_of(detector, 57, float("nan"))
+    assert detector.checkpoint_before(spike, [20, 40, 53], every=20) == 40
     with refuses(FloatingPointError, "step 57", "47, 53", 20):
-        some.checkpoint_before(spike, [47, 53], every=20)  # a clock may have chosen these steps
-    some.rollbacks = [Rollback(45, 20), *[Rollback(57, 40)] * 3]
-    assert some.checkpoint_before(spike, [40, 60], every=20) == 60
+        detector.checkpoint_before(spike, [47, 53], every=20)  # a clock may have chosen these steps
+    detector.rollbacks = [Rollback(45, 20), *[Rollback(57, 40)] * 3]
+    assert detector.checkpoint_before(spike, [40, 60], every=20) == 60
     with refuses(FloatingPointError, "step 57", "step 40", 3, "57, 57, 57", "clip_norm"):
-        some.checkpoint_before(spike, [20, 40], every=20)
+        detector.checkpoint_before(spike, [20, 40], every=20)
 
 
-@pytest.mark.parametrize("some, saved", [(Spikes(6), []), (Spikes(None), [40])])
-def test_a_run_that_cannot_go_back_stops(some, saved):
+@pytest.mark.parametrize("detector, saved", [(Spikes(6), []), (Spikes(None), [40])])
+def test_run_that_cannot_roll_back_stops(detector, saved):
     last = "step 40" if saved else "checkpoint"
     with refuses(FloatingPointError, "step 57", "nan", last, "clip_norm"):
-        some.checkpoint_before(spike_of(some, 57, float("nan")), saved, every=20)
+        detector.checkpoint_before(spike_of(detector, 57, float("nan")), saved, every=20)
 
 
-def test_a_checkpoint_without_losses_starts_over():
+def test_checkpoint_without_losses_resets_the_spike_statistics():
     def absent(name):
         raise FileNotFoundError(name)
 
-    some = after_losses(6, [2.0, 4.0] * 32)
-    some.restore(absent)
-    some.check(1, {"loss": 1000.0, "gradient_norm": 1.0, "parameter_norm": 1.0})
+    detector = after_losses(6, [2.0, 4.0] * 32)
+    detector.restore(absent)
+    detector.check(1, {"loss": 1000.0, "gradient_norm": 1.0, "parameter_norm": 1.0})
     assert Spikes(None).state() == {}

@@ -188,7 +188,7 @@ def steps_of(name, shape, microbatches, n=2):
         ),
     ],
 )
-def test_meshes_and_microbatches_change_nothing(name, shape, microbatches):
+def test_meshes_and_microbatches_do_not_change_a_step(name, shape, microbatches):
     # float32 sums have another order; gradients here are between 0.01 and 1
     close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
     expected, got = steps_of(name, (1, 1, 1), 1), steps_of(name, shape, microbatches)
@@ -206,7 +206,7 @@ MICROBATCHES = {"encoder_decoder_ul2_two_groups": 4}
         for name in CASES
     ],
 )
-def test_a_step_changes_every_parameter(name):
+def test_step_changes_every_parameter(name):
     """Otherwise a step that does nothing would pass the tests above."""
     (first, _), (second, _) = steps_of(name, (1, 1, 1), MICROBATCHES.get(name, 1))
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), first, second)
@@ -268,7 +268,7 @@ def test_divergences_are_not_added_to_nats_per_token():
 
 
 @pytest.mark.slow
-def test_texts_of_other_microbatches_are_negatives():
+def test_contrastive_negatives_include_other_microbatches():
     """With a sum of microbatch losses, a text would be compared with a quarter of the others."""
     mesh = tiny.mesh_of(1)
     one = setup_of("two_towers", mesh, 4)
@@ -286,7 +286,7 @@ def test_texts_of_other_microbatches_are_negatives():
 
 
 @pytest.mark.parametrize("settings", [{}, {"dropout_rate": 0.1, "dropout_shared": True}])
-def test_views_that_differ_by_dropout_alone_need_some(settings):
+def test_dropout_views_need_dropout(settings):
     objective = objectives.contrastive(IDS)
     encoder = models.encoder(128, objective.facts.heads, **SMALL, **settings)
     with refuses(ValueError, f"dropout_rate={encoder.config.dropout_rate}", "dropout_shared"):
@@ -294,7 +294,7 @@ def test_views_that_differ_by_dropout_alone_need_some(settings):
 
 
 @pytest.mark.slow
-def test_both_passes_over_a_microbatch_drop_the_same():
+def test_both_passes_over_a_microbatch_use_the_same_dropout():
     """SimCSE's views differ only in dropout, so other draws would make its gradient noise."""
     objective, M = objectives.contrastive(IDS), 2
     encoder = models.encoder(128, objective.facts.heads, **SMALL, dropout_rate=0.3)
@@ -326,7 +326,7 @@ def test_both_passes_over_a_microbatch_drop_the_same():
 
 
 @pytest.mark.slow
-def test_dropout_by_hardware_bits_is_other_dropout_of_the_same_steps(monkeypatch):
+def test_hardware_dropout_differs_between_steps_and_repeats_for_a_step(monkeypatch):
     """Bits differ between steps.
 
     They are the same if a step is taken again, for example in a resumed run.
@@ -345,7 +345,7 @@ def test_dropout_by_hardware_bits_is_other_dropout_of_the_same_steps(monkeypatch
 
 
 @pytest.mark.slow
-def test_a_term_counts_as_its_schedule_says():
+def test_term_scale_follows_its_schedule():
     for (_, metrics), scale in zip(steps_of("ahead", (1, 1, 1), 1), (0.5, 0.125)):
         ahead = metrics["loss/ahead_2"] + metrics["loss/ahead_3"]
         expected = metrics["loss/tokens"] + metrics["z_loss/tokens"] + scale * ahead / 2
@@ -355,7 +355,7 @@ def test_a_term_counts_as_its_schedule_says():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_the_gradient_of_several_labels_of_a_slot_is_computed_with_their_losses(
+def test_gradient_of_several_labels_per_slot_is_computed_with_their_losses(
     microbatches, monkeypatch
 ):
     """The step tells the loss the factors of its terms. Otherwise logits are computed twice."""
@@ -390,7 +390,7 @@ def masked_and_causal():
     return objectives.mixture(IDS, members)
 
 
-def test_terms_of_a_mixture_that_do_not_add_up_are_refused_by_the_plan():
+def test_mixture_members_with_different_term_scales_are_rejected():
     members = {}
     for scale in (0.3, 0.1):
         ahead = functools.partial(objectives.multi_token_prediction, tokens=2, ahead_scale=scale)
@@ -434,7 +434,7 @@ def test_every_term_has_weights_and_finite_sums(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [adafactor, lambda: optax.adamw(1e-2)], ids=["adafactor", "adamw"])
-def test_large_parameters_and_their_moments_are_born_spread(make):
+def test_large_parameters_and_moments_are_created_sharded(make):
     mesh = tiny.mesh_of(2, 2, 2)
     one = setup_of("encoder_decoder_ul2_two_groups", mesh, optimizer=make())
     abstract = abstract_state_of(one)
@@ -478,7 +478,7 @@ def _shapes(hlo: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1)])
-def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh(shape):
+def test_factored_adafactor_step_is_the_same_on_a_mesh(shape):
     """Its moments are rows and columns for matrices of 128 x 128 or more.
 
     Parts are sharded over `data`.
@@ -516,7 +516,7 @@ def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh(shape):
 
 
 @pytest.mark.slow
-def test_the_new_state_takes_the_memory_of_the_old():
+def test_step_donates_the_memory_of_the_old_state():
     mesh = tiny.mesh_of(2, 2, 2)
     one = setup_of("decoder_mixture", mesh, microbatches=2)  # a step that was compiled above
     abstract = abstract_state_of(one)
@@ -539,7 +539,7 @@ def test_the_new_state_takes_the_memory_of_the_old():
         ("pairs_and_masks", (2, 2, 2)),
     ],
 )
-def test_corruption_adds_no_collective_and_the_same_bits_on_a_mesh(name, shape):
+def test_corruption_on_a_mesh_adds_no_collective_and_gives_the_same_bits(name, shape):
     mesh = tiny.mesh_of(*shape)
     one = setup_of(name, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
@@ -582,7 +582,7 @@ def test_noise_differs_between_rows_groups_steps_and_seeds():
 @pytest.mark.parametrize(
     "share, expected", [pytest.param(1e-4, 1.0, marks=pytest.mark.slow), (0.0, 0.0)]
 )
-def test_a_term_is_the_mean_by_its_weights_however_small(share, expected):
+def test_term_is_a_weighted_mean_for_any_weight_scale(share, expected):
     one = tiny.plan(tiny.decoder(), causal_lm(IDS), {"decoder": 24}, data_shards=16)
     batch, params = batch_of(one)
 
@@ -602,7 +602,7 @@ def test_a_term_is_the_mean_by_its_weights_however_small(share, expected):
 
 
 @pytest.mark.slow
-def test_metrics_are_what_they_say():
+def test_metrics_match_an_independent_computation():
     """The loss by member, z-loss and non-padding fraction are recomputed row by row in NumPy."""
     name, mesh = "encoder_decoder_ul2_two_groups", tiny.mesh_of(1)
     one = setup_of(name, mesh)
@@ -650,7 +650,7 @@ def test_metrics_are_what_they_say():
     assert len(members_of(recipe.objective)) == 7
 
 
-def test_a_missing_head_is_an_error_when_the_run_is_configured():
+def test_missing_head_is_rejected_by_the_plan():
     objective = objectives.span_corruption(tiny.IDS).with_facts(
         heads={"vocabulary": None, "pooled": 3}
     )
@@ -658,7 +658,7 @@ def test_a_missing_head_is_an_error_when_the_run_is_configured():
         tiny.plan(tiny.decoder(), objective, {"decoder": 32})
 
 
-def test_documents_that_rows_would_cut_are_an_error():
+def test_documents_longer_than_a_row_are_rejected():
     def plan(longest):
         return tiny.plan(
             tiny.encoder_decoder(),
@@ -675,7 +675,7 @@ def test_documents_that_rows_would_cut_are_an_error():
 
 
 @pytest.mark.parametrize("other_axes", [{}, {"tensor": 2}, {"context": 4}])
-def test_microbatches_that_do_not_divide_the_rows_are_an_error(other_axes):
+def test_microbatches_that_do_not_divide_the_rows_are_rejected(other_axes):
     """The devices of the axes `tensor` and `context` share rows."""
     mesh = tiny.mesh_of(1, 2, **other_axes)
     with refuses(ValueError, "batch_size", 16, 3, 2, 6, "data=1", "fsdp=2", "expert=1"):
@@ -688,14 +688,14 @@ def test_microbatches_that_do_not_divide_the_rows_are_an_error(other_axes):
         )
 
 
-def test_a_prompt_form_with_an_unknown_mode_is_refused():
+def test_prompt_form_with_an_unknown_mode_is_rejected():
     misspelled = causal_lm(IDS).with_facts(prompt_forms=(objectives.PromptForm("contineu"),))
     with refuses(ValueError, "PromptForm.mode", "contineu", "continue"):
         tiny.plan(tiny.decoder(), misspelled, {"decoder": 32})
 
 
 @pytest.mark.parametrize("tokens, refused", [(8, False), (9, True)])
-def test_more_tokens_ahead_than_a_row_has_are_refused(tokens, refused):
+def test_more_tokens_ahead_than_slots_are_rejected(tokens, refused):
     """A head without targets would report a loss of 0."""
     objective = objectives.multi_token_prediction(IDS, tokens=tokens)
     model = tiny.decoder(num_layers=2, heads=tuple(objective.facts.heads))
@@ -711,7 +711,7 @@ def test_noised_copies_need_a_model_without_tokens_ahead(build):
         tiny.plan(model, build(IDS), {"decoder": 64})
 
 
-def test_noised_copies_in_a_decoder_need_keys_of_its_own():
+def test_noised_copies_in_a_decoder_need_merged_attention():
     """The first block of a noised copy attends to no other keys."""
     objective, lengths = objectives.block_diffusion(IDS), {"encoder": 64, "decoder": 64}
     with refuses(ValueError, "merged_attention=False", "rotate_encoded=False"):
@@ -724,14 +724,14 @@ def test_noised_copies_in_a_decoder_need_keys_of_its_own():
 @pytest.mark.parametrize(
     "settings", [{"positions": "relative"}, {"positions": "none"}, {"window": 4}]
 )
-def test_tokens_out_of_order_need_a_model_that_reads_positions(settings):
+def test_permuted_tokens_need_a_model_that_reads_positions(settings):
     objective, lengths = objectives.permutation_lm(IDS), {"decoder": 64}
     tiny.plan(tiny.decoder(), objective, lengths)
     with refuses(ValueError, *(f"{name}={value!r}" for name, value in settings.items())):
         tiny.plan(tiny.decoder(**settings), objective, lengths)
 
 
-def test_towers_of_another_number_of_texts_are_an_error():
+def test_mismatched_number_of_towers_is_rejected():
     objective = objectives.contrastive_pairs(IDS, hard_negatives=True)
 
     def plan_with(texts):

@@ -34,7 +34,7 @@ def batch_of(one, rows=4):
     return jax.device_get(corrupt_and_arrange(one.recipe, one.recipe.groups[0], keys, raw))
 
 
-def test_weights_of_tokens_reach_the_batch():
+def test_token_weights_become_loss_weights_of_the_batch():
     one = planned(("weights",))
     batch = batch_of(one)
     tokens = batch["decoder_target_tokens"]

@@ -31,7 +31,7 @@ def run(tmp_path):
         (3, ("training.Run.trackers", "3")),
     ],
 )
-def test_a_run_is_refused_before_it_writes_anything(run, tmp_path, trackers, names):
+def test_invalid_trackers_are_rejected_before_anything_is_written(run, tmp_path, trackers, names):
     with refuses(ValueError, *names):
         train(dataclasses.replace(run, trackers=trackers))
     assert not list(tmp_path.iterdir())
@@ -68,7 +68,7 @@ RUN_DIR = "unused"
 """
 
 
-def test_a_tracker_lives_in_a_file_of_the_user(run, tmp_path, monkeypatch):
+def test_user_tracker_is_called_and_needs_trust(run, tmp_path, monkeypatch):
     (tmp_path / "trackers_of_mine.py").write_text(MODULE)
     (tmp_path / "mine.gin").write_text(GIN)
     monkeypatch.syspath_prepend(tmp_path)

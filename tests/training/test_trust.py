@@ -132,7 +132,7 @@ SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
         (["include 'other.gin'"], ["line 2", "'other.gin'", "--gin_file"]),
     ],
 )
-def test_a_run_directory_names_nothing_else(tmp_path, lines, values):
+def test_untrusted_functions_in_a_run_directory_are_rejected(tmp_path, lines, values):
     with refuses(ValueError, *values):
         read_directory(written(tmp_path, *lines), trusted=["trusted"])
 
@@ -157,7 +157,7 @@ falls/optax.linear_schedule.transition_steps = 10
 """
 
 
-def test_a_run_directory_names_schedules_of_optax(tmp_path):
+def test_optax_schedules_in_a_run_directory_are_accepted(tmp_path):
     """The message is this package's text and contains nothing else."""
     objective = read_directory(written(tmp_path, *RATE.splitlines()))["objective"]
     text = run_text({"objective": objective}).text
@@ -168,7 +168,7 @@ def test_a_run_directory_names_schedules_of_optax(tmp_path):
     assert [float(one(4)), float(one(10)), float(other(5))] == pytest.approx([1.0, 0.0, 1.5])
 
 
-def test_a_file_that_registers_tasks_is_trusted_by_its_path(tmp_path):
+def test_task_module_is_trusted_by_its_path_or_package(tmp_path):
     corpus = "training.Run.corpus = @seqio_corpora.seqio_pairs"
     for module in ("my_tasks.py", "my_tasks.more"):
         lines = SEQIO, "from pretrax import training", corpus
@@ -188,7 +188,7 @@ def test_a_file_that_registers_tasks_is_trusted_by_its_path(tmp_path):
 @pytest.mark.parametrize(
     "command", [predict, evaluate, convert, show, train], ids=lambda v: v.__name__
 )
-def test_every_command_asks_for_trust(command, objectives_of_mine, capsys):
+def test_every_command_requires_trust(command, objectives_of_mine, capsys):
     import_it = "import objectives_of_mine", "from pretrax import training"
     lines = *import_it, "training.Run.objective = @objectives_of_mine.mine"
     directory = written(objectives_of_mine, *lines)
@@ -209,7 +209,7 @@ def test_every_command_asks_for_trust(command, objectives_of_mine, capsys):
         assert output in error and ("--trust" in error) == bool(output), error
 
 
-def test_nothing_of_it_is_imported_unless_it_is_trusted(objectives_of_mine):
+def test_untrusted_module_is_not_imported(objectives_of_mine):
     lines = "import objectives_of_mine", "from pretrax import training"
     lines += ("training.Run.objective = @objectives_of_mine.mine",)
     directory = written(objectives_of_mine, *lines)
@@ -225,7 +225,7 @@ def test_nothing_of_it_is_imported_unless_it_is_trusted(objectives_of_mine):
     assert fields["objective"].function.__name__ == "mine"
 
 
-def test_plain_fields_are_read_without_any_import(tmp_path):
+def test_plain_fields_are_read_without_imports(tmp_path):
     lines = "import subprocess", "training.Run.corpus = @subprocess.check_output()"
     directory = written(tmp_path, *lines, "training.Run.checkpoint_dir = 'there'")
     fields = plain_fields(directory)
@@ -233,7 +233,7 @@ def test_plain_fields_are_read_without_any_import(tmp_path):
     assert fields.get("corpus") is fields.get("steps") is None
 
 
-def test_a_link_does_not_hide_what_it_is(tmp_path):
+def test_symlinked_or_included_config_needs_trust(tmp_path):
     directory = written(tmp_path, "import subprocess")
     (tmp_path / "config.gin").rename(tmp_path / "other.gin")
     (tmp_path / "config.gin").symlink_to("other.gin")
@@ -247,14 +247,14 @@ def test_a_link_does_not_hide_what_it_is(tmp_path):
             read()
 
 
-def test_a_gin_file_of_the_users_own_names_anything(objectives_of_mine):
+def test_user_gin_file_may_name_any_function(objectives_of_mine):
     path = objectives_of_mine / "mine.gin"
     lines = "import objectives_of_mine", "from pretrax import training"
     path.write_text("\n".join([*lines, "training.Run.objective = @objectives_of_mine.mine", ""]))
     assert read_fields([str(path)])["objective"].function.__name__ == "mine"
 
 
-def test_a_run_resumes_with_the_functions_that_it_names_itself(objectives_of_mine):
+def test_run_resumes_with_functions_of_its_own_modules(objectives_of_mine):
     """Functions of the run's own module are trusted, and functions of other modules are not."""
     mine = importlib.import_module("objectives_of_mine").mine
     lines = "import objectives_of_mine", "from pretrax import training"
@@ -269,7 +269,7 @@ def test_a_run_resumes_with_the_functions_that_it_names_itself(objectives_of_min
     assert "steps: was 3, is 4" in changed_fields(other, ["objectives_of_mine"])
 
 
-def test_modules_of_a_run():
+def test_modules_of_a_run_are_collected():
     pairs = Partial(len, module="my_tasks.py", vocabulary=Partial(tiny.completed))
     several = Partial(len, module=["more.py", "a.b"])
     none = Partial(len, module=None)
@@ -278,7 +278,7 @@ def test_modules_of_a_run():
     assert found == {"builtins", "my_tasks.py", "tests.training.tiny", "more.py", "a.b"}
 
 
-def test_a_file_that_is_not_utf_8_is_named(tmp_path):
+def test_config_that_is_not_utf8_is_named(tmp_path):
     directory = written(tmp_path)
     with open(tmp_path / "config.gin", "ab") as file:
         file.write(b"# \xff")
@@ -287,7 +287,7 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path):
             read()
 
 
-def test_links_and_pipes(tmp_path):
+def test_links_and_pipes_leaving_a_run_directory_are_rejected(tmp_path):
     directory = tmp_path / "run"
     write_run(directory, "decoder", "causal_lm")
     (tmp_path / "secret").write_text("s")
@@ -304,7 +304,7 @@ def test_links_and_pipes(tmp_path):
         read_directory(str(directory))
 
 
-def test_the_cache_of_hugging_face(tmp_path):
+def test_hugging_face_cache_links_are_followed(tmp_path):
     """A snapshot in the cache consists of links into the model's folder `blobs`."""
     snapshot = tmp_path / "models--a" / "snapshots" / "0123"
     write_run(snapshot, "decoder", "causal_lm")
@@ -326,7 +326,7 @@ VALUES = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", trust.OUTSIDE)
 @pytest.mark.parametrize("by_macro", [False, True])
-def test_a_run_directory_does_not_set_anything_outside(tmp_path, name, by_macro):
+def test_run_directory_cannot_set_fields_outside_of_it(tmp_path, name, by_macro):
     """It may not set such a field directly or through a macro, unless the user sets it too."""
     there = write_run(tmp_path / "theirs", "decoder", "causal_lm")
     tracked = "[@trackers.weights_and_biases]"
@@ -354,7 +354,7 @@ def test_a_run_directory_does_not_set_anything_outside(tmp_path, name, by_macro)
     assert getattr(read_run(files, [given + value]), name) == VALUES[name]
 
 
-def test_each_field_that_names_a_place_is_inside_or_outside():
+def test_every_text_field_is_classified_as_inside_or_outside():
     """If you add a setting with a text, decide whether a run directory may set it."""
     inside = {"run_dir", "packing", "initial_run", "assignment_map", "sequence_lengths"}
     inside |= {"corpus", "model"}  # functions of a text or of names, which `trust` checks
@@ -363,8 +363,8 @@ def test_each_field_that_names_a_place_is_inside_or_outside():
     assert texts - inside <= trust.OUTSIDE.keys() <= FIELDS.keys()
 
 
-def test_a_run_directory_names_no_other_tracker(tmp_path):
-    theirs = "training.Run.trackers = [@trackers.make_trackers]"
+def test_run_directory_may_only_name_known_trackers(tmp_path):
+    tracker_line = "training.Run.trackers = [@trackers.make_trackers]"
     imports = "from pretrax import training", "from pretrax.training.reporting import trackers"
     with refuses(ValueError, "make_trackers"):
-        read_directory(written(tmp_path, *imports, theirs))
+        read_directory(written(tmp_path, *imports, tracker_line))

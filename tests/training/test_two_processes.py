@@ -118,22 +118,23 @@ def alone(data, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Batches, "__next__", keep)
-        tiny.run_here(run.arguments())
+        tiny.train_in_process(run.arguments())
     return run, rows
 
 
 def assert_close(lines, expected):
     """Ignores the amount of data read, which each process reports for its own shards."""
     assert [line["step"] for line in lines] == [line["step"] for line in expected]
-    for mine, its in zip(lines, expected):
-        mine, its = (
-            {k: v for k, v in line.items() if k != "data/store/epochs"} for line in (mine, its)
+    for actual, reference in zip(lines, expected):
+        actual, reference = (
+            {k: v for k, v in line.items() if k != "data/store/epochs"}
+            for line in (actual, reference)
         )
-        assert mine == pytest.approx(its, rel=1e-4)
+        assert actual == pytest.approx(reference, rel=1e-4)
 
 
 @pytest.mark.slow  # with other numbers of shards; test_resume.py tests this for one process
-def test_two_processes_start_and_one_continues(alone, data, tmp_path, capsys):
+def test_run_started_by_two_processes_continues_in_one(alone, data, tmp_path, capsys):
     whole, rows = alone
     run = tiny.Run(tmp_path, data)
     (tmp_path / "rows").mkdir()
@@ -146,20 +147,20 @@ def test_two_processes_start_and_one_continues(alone, data, tmp_path, capsys):
     assert len(blocks) == 4 * 3 * 2  # steps, leaves of a row, devices
     for block in blocks:
         step, leaf, start = (int(x) for x in block.stem.split("-"))
-        mine, its = np.load(block), rows[step][leaf]
-        assert len(mine) == len(its) // 2
-        np.testing.assert_array_equal(mine, its[start : start + len(mine)])
+        actual, reference = np.load(block), rows[step][leaf]
+        assert len(actual) == len(reference) // 2
+        np.testing.assert_array_equal(actual, reference[start : start + len(actual)])
     # each process saved the position of its shards, and all bytes are the same as for one process
     for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
         assert (run.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
 
-    output = run.here(capsys, STEPS=8, **shown)
+    output = run.train_in_process(capsys, STEPS=8, **shown)
     assert "Continuing from the checkpoint of step 4." in output
     assert_close([x for x in run.lines() if "loss" in x or x["step"] == 8], whole.lines())
 
 
 @pytest.mark.slow
-def test_two_killed_processes_continue_with_the_same_bits(data, tmp_path):
+def test_two_killed_processes_resume_bit_for_bit(data, tmp_path):
     """Resumed as two processes or as one process with the same number of devices, the run ends with
     the same arrays and metrics, apart from the epochs of a process's own shards."""
     whole, killed = tiny.Run(tmp_path / "whole", data), tiny.Run(tmp_path / "killed", data)
@@ -191,9 +192,7 @@ def test_two_killed_processes_continue_with_the_same_bits(data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [*BROKEN, "file"])
-def test_one_process_starts_and_two_continue_past_a_damaged_checkpoint(
-    alone, data, tmp_path, broken
-):
+def test_two_processes_agree_on_a_damaged_checkpoint(alone, data, tmp_path, broken):
     """They must agree that it is damaged, though only one may have read the damaged part.
 
     If it is not damaged, they must agree to read it again.
@@ -217,7 +216,7 @@ def test_one_process_starts_and_two_continue_past_a_damaged_checkpoint(
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_stops_both(data, tmp_path):
+def test_sigterm_to_one_process_stops_both(data, tmp_path):
     run = tiny.Run(tmp_path, data)
     processes = start_both(
         run, env={"WAIT": "0.02"}, STEPS=1000, training__Run__checkpoint_every=1000
@@ -234,7 +233,7 @@ def test_sigterm_to_one_stops_both(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_does_not_know_the_others_reports_what_it_needs(data, tmp_path):
+def test_distributed_run_without_a_coordinator_names_the_variables(data, tmp_path):
     process = tiny.Run(tmp_path, data).start(training__Run__distributed=True)
     _, err = process.communicate(timeout=60)
     words = "Set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID on every host"
@@ -249,13 +248,11 @@ def test_a_process_that_does_not_know_the_others_reports_what_it_needs(data, tmp
     ],
     ids=["some", "no port"],
 )
-def test_a_process_with_missing_settings_reports_what_it_needs(
-    data, tmp_path, monkeypatch, capsys, env, named
-):
+def test_incomplete_distributed_settings_are_named(data, tmp_path, monkeypatch, capsys, env, named):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     with exits(capsys, named):
-        tiny.Run(tmp_path, data).here(capsys, training__Run__distributed=True)
+        tiny.Run(tmp_path, data).train_in_process(capsys, training__Run__distributed=True)
 
 
 def start_joined(run_dir, program=JOINED, **env) -> subprocess.Popen:
@@ -270,7 +267,7 @@ def start_joined(run_dir, program=JOINED, **env) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-def test_processes_with_other_settings_are_refused(tmp_path):
+def test_processes_with_different_settings_are_rejected(tmp_path):
     """Otherwise one model would train with two learning rates, or the processes would hang."""
     both = [start_joined(tmp_path, **place, SEED=seed) for place, seed in zip(places(), "05")]
     errs = [p.communicate(timeout=60)[1] for p in both]
@@ -280,7 +277,7 @@ def test_processes_with_other_settings_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_reports_that_it_waits_and_ends_if_the_others_do_not_start(tmp_path):
+def test_process_times_out_if_the_others_do_not_start(tmp_path):
     hurried = JOINED.replace(
         "run =", "processes._REPORT_EVERY, processes._START_TIMEOUT = 1, 2\nrun ="
     )
@@ -302,7 +299,7 @@ def test_sigterm_before_the_first_step_stops_both_after_it(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_reports_which_other_process_died(tmp_path, victim):
+def test_surviving_process_names_the_one_that_died(tmp_path, victim):
     for name in ("4", "8", "12.orbax-checkpoint-tmp"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     both = [start_joined(tmp_path, **place) for place in places()]
@@ -321,7 +318,7 @@ def test_a_process_reports_which_other_process_died(tmp_path, victim):
 
 
 @pytest.mark.slow
-def test_a_failure_of_one_process_is_reported_by_both(data, tmp_path):
+def test_failure_of_one_process_is_reported_by_both(data, tmp_path):
     run = tiny.Run(tmp_path, data)
     both = start_both(run, program=("-c", MISSING_ON_ONE))
     errs = [p.communicate(timeout=100)[1] for p in both]
@@ -332,7 +329,9 @@ def test_a_failure_of_one_process_is_reported_by_both(data, tmp_path):
 
 @pytest.mark.parametrize("variable", ["JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS"])
 @pytest.mark.parametrize("command, arguments", [("predict", ["text"]), ("evaluate", ["--heldout"])])
-def test_commands_of_one_process_refuse_several(command, arguments, variable, monkeypatch, capsys):
+def test_single_process_commands_reject_several_processes(
+    command, arguments, variable, monkeypatch, capsys
+):
     monkeypatch.setenv(variable, "2")
     with exits(capsys, f"`pretrax {command}`", f"{variable}=2"):
         cli.run(command, ["--run=nowhere", *arguments])

@@ -20,7 +20,7 @@ def folder(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_a_file_imports_its_neighbors_which_run_once(folder):
+def test_user_file_imports_its_neighbors_once(folder):
     (folder / "neighbor_of_tasks.py").write_text("runs = []\nruns.append(1)\n")
     (folder / "own_tasks.py").write_text(
         "import neighbor_of_tasks\nruns = neighbor_of_tasks.runs\n"
@@ -31,7 +31,7 @@ def test_a_file_imports_its_neighbors_which_run_once(folder):
 
 
 @pytest.mark.parametrize("name", ["json", "chess", "my-tasks"])
-def test_a_file_never_replaces_another_module(folder, name):
+def test_user_file_never_replaces_another_module(folder, name):
     """`json` is already imported; no installed module is called `chess`."""
     for i in range(2):
         (folder / str(i)).mkdir()
@@ -41,7 +41,7 @@ def test_a_file_never_replaces_another_module(folder, name):
     assert hasattr(sys.modules["json"], "loads")
 
 
-def test_a_module_of_the_standard_library_that_comes_later(folder):
+def test_user_file_does_not_shadow_an_unloaded_standard_module(folder):
     name = next(
         n for n in ("xdrlib", "sndhdr", "nntplib", "wave", "turtle") if n not in sys.modules
     )
@@ -50,7 +50,7 @@ def test_a_module_of_the_standard_library_that_comes_later(folder):
     assert name not in sys.modules
 
 
-def test_a_file_that_is_given_by_a_link_runs_once(folder):
+def test_user_file_given_by_a_link_runs_once(folder):
     (folder / "real").mkdir()
     (folder / "link").symlink_to(folder / "real")
     (folder / "real/runs_of_links.py").write_text("runs = []\n")
@@ -62,7 +62,7 @@ def test_a_file_that_is_given_by_a_link_runs_once(folder):
     assert sys.modules["runs_of_links"].runs == ["linked_once", "linked-once"]
 
 
-def test_a_module_is_imported_again_if_it_or_its_neighbor_changes(folder):
+def test_module_is_reimported_if_it_or_its_neighbor_changes(folder):
     sys.path.append(str(folder))
     times: dict[str, float] = {}
     moments = iter(range(1, 100))

@@ -11,7 +11,7 @@ from pretrax.training.saved.result import read_result
 from tests.training import tiny
 
 
-def test_the_parts_sum_to_the_time_passed():
+def test_parts_sum_to_the_elapsed_time():
     clock = itertools.count(10.0)  # a second passes whenever the clock is read
     wall_time = WallTime(clock.__next__)
     with wall_time.measure("step"):
@@ -25,10 +25,12 @@ def test_the_parts_sum_to_the_time_passed():
 
 
 @pytest.mark.slow
-def test_a_run_says_where_its_time_went(tmp_path, capsys, monkeypatch):
+def test_run_reports_the_parts_of_its_wall_time(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(monitor, "peak_flops", lambda: 1e6)  # as on a slower device
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=4)
-    output = run.here(capsys, training__Run__checkpoint_every=2, training__Run__log_every=3)
+    output = run.train_in_process(
+        capsys, training__Run__checkpoint_every=2, training__Run__log_every=3
+    )
     seconds = read_result(str(run.dir)).seconds
     assert list(seconds) == list(KINDS) and min(seconds.values()) > 0
     assert (

@@ -80,7 +80,7 @@ def test_matching_parameters_are_taken_and_the_rest_is_reported(source, inside):
     assert "other classes: new_head/w" in output and "not used: old_head/w" in output
 
 
-def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
+def test_external_checkpoints_of_the_source_are_taken(source, tmp_path):
     """The run directory is given, by which vocabularies and classes are compared."""
     config = tmp_path / "config.gin"
     for folder, fits in (f"{source[0]}/checkpoints", True), (f"{tmp_path}/none", False):
@@ -99,7 +99,7 @@ def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
     "shapes, values",
     [({"trunk": (8, 5)}, ["trunk/w", (8, 4), (8, 5)]), ({"other": (8, 4)}, ["array", "parameter"])],
 )
-def test_a_model_that_does_not_fit_is_refused(source, shapes, values):
+def test_incompatible_model_is_rejected(source, shapes, values):
     with refuses(ValueError, "Checkpoint 7", source[0], *values):
         warm_start(str(source[0]), state_of(2, **shapes))
 
@@ -114,7 +114,7 @@ def test_a_model_that_does_not_fit_is_refused(source, shapes, values):
         (("a", "b"), ("projections_classes/classifier/w",)),
     ],
 )
-def test_a_classifier_of_other_classes_is_not_taken(tmp_path, classes, fresh):
+def test_classifier_with_other_classes_is_not_taken(tmp_path, classes, fresh):
     shapes = {"trunk": (8, 4), "projections_classes/classifier": (4, 2)}
     with contextlib.closing(Checkpoints(f"{tmp_path}/checkpoints")) as checkpoints:
         checkpoints.save(state_of(1, **shapes), {})
@@ -123,7 +123,7 @@ def test_a_classifier_of_other_classes_is_not_taken(tmp_path, classes, fresh):
     assert (start.fresh, start.unused) == (fresh, fresh)
 
 
-def test_no_checkpoint_is_an_error(tmp_path):
+def test_missing_checkpoint_is_rejected(tmp_path):
     with refuses(ValueError, "/bucket/run"):
         warm_start("s3://bucket/run", state_of(2, trunk=(8, 4)))
     for place in (tmp_path, tmp_path / "absent"):
@@ -132,7 +132,7 @@ def test_no_checkpoint_is_an_error(tmp_path):
         assert not (tmp_path / "absent").exists()
 
 
-def test_a_damaged_checkpoint_is_named(source, tmp_path):
+def test_damaged_checkpoint_is_named(source, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(source[0], copy)
     (largest,) = sorted(copy.glob("checkpoints/7/state/d/*"), key=lambda p: p.stat().st_size)[-1:]
@@ -168,7 +168,7 @@ def encoder_decoder(**shapes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crosses", [True, False])
-def test_the_layers_of_one_stack_fill_two(decoder, crosses):
+def test_layers_of_a_decoder_fill_both_stacks(decoder, crosses):
     source, saved = decoder
     fresh = encoder_decoder()
     names = dict(list(BOTH_STACKS.items())[: 1 + crosses])
@@ -192,7 +192,7 @@ def test_the_layers_of_one_stack_fill_two(decoder, crosses):
         (BOTH_STACKS, {"encoder/mlp": (8, 3)}, ["encoder/mlp/w", (8, 2), (8, 3)]),
     ],
 )
-def test_names_and_shapes_that_do_not_fit_are_refused(decoder, names, shapes, values):
+def test_assignment_with_wrong_names_or_shapes_is_rejected(decoder, names, shapes, values):
     with refuses(ValueError, *values):
         warm_start(decoder[0], encoder_decoder(**shapes), assignment_map=names)
 
@@ -230,11 +230,11 @@ def adapting(tmp_path, **changes):
         ),
     ],
 )
-def test_what_cannot_be_taken_is_refused_before_anything_is_read(changes, values, tmp_path):
+def test_invalid_assignment_map_is_rejected_before_reading(changes, values, tmp_path):
     with refuses(ValueError, "training.Run.assignment_map", *values):
         check_assignment_map(adapting(tmp_path, **changes))
 
 
-def test_merged_attention_and_another_depth_may_differ(tmp_path):
+def test_assignment_map_accepts_merged_attention(tmp_path):
     settings = dict(merged_attention=True, share_encoder_decoder_embeddings=False)
     check_assignment_map(adapting(tmp_path, settings=settings))

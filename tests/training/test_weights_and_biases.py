@@ -23,27 +23,27 @@ def run(tmp_path):
     return dataclasses.replace(made, run_dir=str(tmp_path), trackers=[tracker])
 
 
-def write(run, step, output):
-    writer = MetricsWriter(run.run_dir, step - 1, output.append, make_trackers(run))
+def write(run, step, warned):
+    writer = MetricsWriter(run.run_dir, step - 1, warned.append, make_trackers(run))
     writer.write(step, {"loss": float(step), "seconds/data": 0.5})
     writer.write_text(step, "passages", "a <b>\n")
     writer.close()
 
 
 @pytest.mark.slow
-def test_metrics_are_given_to_the_package_itself(run, tmp_path, monkeypatch):
+def test_metrics_are_written_by_the_wandb_package(run, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere").mkdir()
-    output = []
-    write(run, 1, output)
+    warned = []
+    write(run, 1, warned)
     (kept,) = tmp_path.glob("elsewhere/wandb/offline-run-*/*.wandb")
     # A separate process writes the file, possibly a moment later.
     names, deadline = (b"loss", b"seconds/data", b"batch_size"), time.monotonic() + 20
     while not all(name in kept.read_bytes() for name in names) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not output and all(name in kept.read_bytes() for name in names)
+    assert not warned and all(name in kept.read_bytes() for name in names)
     (page,) = kept.parent.glob("files/media/html/passages_1_*.html")
     assert page.read_text() == "<pre>a &lt;b&gt;\n</pre>"
 
@@ -80,10 +80,10 @@ def calls(monkeypatch):
     return found
 
 
-def test_a_resumed_run_is_the_same_one_there(run, calls, tmp_path):
-    output = []
+def test_resumed_run_continues_the_same_wandb_run(run, calls, tmp_path):
+    warned = []
     for step in (1, 2, 3):
-        write(run, step, output)
+        write(run, step, warned)
     begun = [call for call in calls if isinstance(call, dict)]
     assert len({call["id"] for call in begun}) == 1 and begun[0]["resume"] == "allow"
     assert begun[0]["project"] == "trials" and begun[0]["name"] == tmp_path.name
@@ -92,18 +92,18 @@ def test_a_resumed_run_is_the_same_one_there(run, calls, tmp_path):
     assert logged[0] == (1, {"loss": 1.0, "seconds/data": 0.5})
     assert [step for step, _ in logged] == [1, 1, 3, 3] and calls.count("finish 0") == 3
     assert logged[3] == (3, {"passages": "<pre>a &lt;b&gt;\n</pre>"})
-    assert len(output) == 1 and "Weights & Biases: its service has ended" in output[0]
+    assert len(warned) == 1 and "Weights & Biases: its service has ended" in warned[0]
     assert [entry["step"] for entry in read_metrics(tmp_path)] == [1, 2, 3]
 
 
-def test_a_run_that_an_error_ends_has_failed_there_too(run, calls):
+def test_failed_run_is_marked_as_failed_in_wandb(run, calls):
     with pytest.raises(FloatingPointError):
         with MetricsWriter(run.run_dir, trackers=make_trackers(run)):
             raise FloatingPointError("the loss is no longer finite")
     assert calls[-1] == "finish 1"
 
 
-def test_a_start_without_an_account_is_explained(run, calls, monkeypatch):
+def test_missing_wandb_account_is_explained(run, calls, monkeypatch):
     def refuse(**settings):
         raise sys.modules["wandb"].Error("api_key not configured")
 
@@ -113,26 +113,26 @@ def test_a_start_without_an_account_is_explained(run, calls, monkeypatch):
             MetricsWriter(run.run_dir, trackers=make_trackers(run))
 
 
-def test_a_run_that_has_begun_there_continues_without(run, calls, monkeypatch, tmp_path):
+def test_resumed_run_continues_if_wandb_is_unavailable(run, calls, monkeypatch, tmp_path):
     """For example, the run is started again at night and the network is down."""
 
     def refuse(**settings):
         raise sys.modules["wandb"].Error("connection refused")
 
-    output: list[str] = []
-    write(run, 1, output)
+    warned: list[str] = []
+    write(run, 1, warned)
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["wandb"], "init", refuse)
-        write(run, 2, output)
-    write(run, 3, output)
-    (words,) = output
+        write(run, 2, warned)
+    write(run, 3, warned)
+    (words,) = warned
     assert "cannot be written: Weights & Biases: connection refused" in words
     assert [entry["step"] for entry in read_metrics(tmp_path)] == [1, 2, 3]
     first, last = [call for call in calls if isinstance(call, dict)]
     assert first["id"] == last["id"]
 
 
-def test_without_the_package_a_tracked_run_is_planned_but_not_trained(run, monkeypatch, tmp_path):
+def test_tracked_run_without_wandb_is_planned_but_not_trained(run, monkeypatch, tmp_path):
     """`pretrax evaluate`, for example, plans the run on another machine."""
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert tiny.planned(run).run is run

@@ -334,9 +334,9 @@ class Run:
         assert process.returncode == 0, err
         return out
 
-    def here(self, capsys, **values) -> str:
+    def train_in_process(self, capsys, **values) -> str:
         """Runs to the end in this process, and returns the output."""
-        run_here(self.arguments(**values))
+        train_in_process(self.arguments(**values))
         return capsys.readouterr().out
 
     def lines(self) -> list[dict]:
@@ -348,7 +348,7 @@ class Run:
         ]
 
 
-def run_here(arguments) -> None:
+def train_in_process(arguments) -> None:
     """Runs `train.py` in this process."""
     cli.run("train", arguments)
 
