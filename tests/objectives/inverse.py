@@ -10,14 +10,14 @@ import numpy as np
 
 from tests.objectives.vocabulary import IDS
 
-OF_INPUTS = (
+INPUT_COLUMNS = (
     "inputs_types",
     "noised",
     "noised_begins",
     "noised_ends",
     "noised_rates",
 )
-OF_TARGETS = (
+TARGET_COLUMNS = (
     "targets_positions",
     "targets_block_positions",
     "targets_stand_ins",
@@ -63,22 +63,22 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
         assert compact or stream == "pools", f"{stream} are not compact"
     documents = {}
     for d in sorted({*given[given > 0].tolist(), *written[written > 0].tolist()}):
-        mine, first = given == d, int((given < d)[given > 0].sum())
+        in_document, first = given == d, int((given < d)[given > 0].sum())
 
-        def at(stream, column, mine=mine, first=first):
+        def at(stream, column, in_document=in_document, first=first):
             live = f.get(f"{stream}_weights", empty) > 0
             places, values = f.get(f"{stream}_slots", empty), f.get(column, empty)
             return [
                 (int(place) - first, int(value))
                 for place, value in zip(places[live], values[live])
-                if mine[place]
+                if in_document[place]
             ]
 
         documents[d] = Corrupted(
-            f["inputs"][mine].tolist() if "inputs" in f else [],
+            f["inputs"][in_document].tolist() if "inputs" in f else [],
             f["targets"][written == d].tolist() if "targets" in f else [],
             at("labels", "labels"),
-            {name: f[name][mine].tolist() for name in OF_INPUTS if name in f},
+            {name: f[name][in_document].tolist() for name in INPUT_COLUMNS if name in f},
             [
                 (place, label, weight)
                 for (place, label), (_, weight) in zip(
@@ -86,7 +86,7 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
                 )
             ],
         )
-        for column in OF_TARGETS:
+        for column in TARGET_COLUMNS:
             if column in f:
                 documents[d].columns[column] = f[column][written == d].tolist()
         for stream, segments in (("contexts", written), ("inputs", given)):
@@ -94,8 +94,8 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
                 first = int(((segments < d) & (segments > 0)).sum())
                 for name, before in (("positions", 0), ("starts", first), ("ends", first)):
                     column = f"{stream}_{name}"
-                    own = f[column][segments == d] - before
-                    documents[d].columns[column] = own.tolist()
+                    row_slots = f[column][segments == d] - before
+                    documents[d].columns[column] = row_slots.tolist()
     return documents
 
 
@@ -126,16 +126,16 @@ def undo_spans(document, mode: int | None = None):
         else:
             spans[-1].append(token)
     assert all(spans), "an empty span"
-    document, seen = [], 0
+    document, next_span = [], 0
     for place, token in enumerate(inputs):
         if token in number:
-            assert number[token] == seen, "inputs: sentinels start at 0, in order"
+            assert number[token] == next_span, "inputs: sentinels start at 0, in order"
             assert place > 0 and inputs[place - 1] not in number, "spans touch"
-            document += spans[seen]
-            seen += 1
+            document += spans[next_span]
+            next_span += 1
         else:
             document.append(token)
-    assert seen == len(spans), "a span is missing"
+    assert next_span == len(spans), "a span is missing"
     return document
 
 

@@ -31,7 +31,7 @@ BUILT = adaptive_masked_lm(IDS, every=2)
 ADAPTATION = BUILT.adaptation
 
 
-def test_the_chances_follow_the_published_law():
+def test_updated_mask_probabilities_match_published_code():
     """Compares with the authors' `update_mask_weights`, in NumPy."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 50, 1000)
@@ -49,7 +49,7 @@ def test_the_chances_follow_the_published_law():
     np.testing.assert_allclose(known[0] / known[1], 0.005 / (0.06 + 0.06), rtol=1e-3)
 
 
-def of_words(**values):
+def state_with_chances(**values):
     state = ADAPTATION.init()
     chances = state.chances
     for word, value in values.items():
@@ -57,32 +57,33 @@ def of_words(**values):
     return state._replace(chances=chances)
 
 
-def test_the_state_is_updated_after_every_so_many_steps():
-    state, some = ADAPTATION.init(), np.zeros(LAST - FIRST, np.int32)
+def test_mask_probabilities_are_updated_every_n_steps():
+    state, zeros = ADAPTATION.init(), np.zeros(LAST - FIRST, np.int32)
     np.testing.assert_array_equal(state.chances, np.float32(0.15))
-    answers = type(state.answers)(some.copy(), some.copy())
+    answers = type(state.answers)(zeros.copy(), zeros.copy())
     answers.labels[:3], answers.right[:2] = (4, 4, 2), (4, 1)
-    one = ADAPTATION.update(state, answers, 1)
-    np.testing.assert_array_equal(one.chances, state.chances)
-    np.testing.assert_array_equal(one.answers.labels, answers.labels)
-    two = ADAPTATION.update(one, answers, 2)
+    after_step_1 = ADAPTATION.update(state, answers, 1)
+    np.testing.assert_array_equal(after_step_1.chances, state.chances)
+    np.testing.assert_array_equal(after_step_1.answers.labels, answers.labels)
+    after_step_2 = ADAPTATION.update(after_step_1, answers, 2)
     expected = updated_chances(state.chances, 2 * answers.labels, 2 * answers.right, 0.15)
-    np.testing.assert_allclose(two.chances, expected, rtol=1e-6)
-    assert not any(x.any() for x in two.answers)
-    assert two.chances[0] < two.chances[3] < two.chances[1] < two.chances[2]
-    figures = ADAPTATION.summary(two)
-    assert figures == {"least_chance": two.chances[0], "greatest_chance": two.chances[2]}
+    np.testing.assert_allclose(after_step_2.chances, expected, rtol=1e-6)
+    assert not any(x.any() for x in after_step_2.answers)
+    chances = after_step_2.chances
+    assert chances[0] < chances[3] < chances[1] < chances[2]
+    figures = ADAPTATION.summary(after_step_2)
+    assert figures == {"least_chance": chances[0], "greatest_chance": chances[2]}
 
 
-def test_chances_stay_while_no_label_comes():
+def test_update_without_labels_keeps_mask_probabilities():
     """This happens in a mixture, in the steps of other members."""
-    state, none = of_words(w2=0.05, w9=0.55), jnp.zeros(LAST - FIRST, jnp.int32)
-    later = ADAPTATION.update(state, type(state.answers)(none, none), 2)
+    state, no_counts = state_with_chances(w2=0.05, w9=0.55), jnp.zeros(LAST - FIRST, jnp.int32)
+    later = ADAPTATION.update(state, type(state.answers)(no_counts, no_counts), 2)
     np.testing.assert_array_equal(later.chances, state.chances)
 
 
 @pytest.mark.slow
-def test_masks_follow_the_chances():
+def test_mask_rates_follow_mask_probabilities():
     """In a document, a third of the words are `a`, with four times the chance of `b`.
 
     The mean rate is 0.15, so `a` is masked with a probability of 0.30 and `b` with 0.075. The other
@@ -95,7 +96,7 @@ def test_masks_follow_the_chances():
     rows = jax.tree.map(
         lambda x: np.repeat(np.asarray(x)[None], copies, 0), Row(tokens, segments, np.int32(0))
     )
-    state = of_words(**{f"w{a}": 0.6, f"w{b}": 0.15, f"w{c}": 0.9})
+    state = state_with_chances(**{f"w{a}": 0.6, f"w{b}": 0.15, f"w{c}": 0.9})
     rows = rows._replace(chances=ADAPTATION.chances(state, rows))
     lengths = {"inputs": 110, "labels": 100}
     keys = jax.random.split(jax.random.key(0), copies)
@@ -106,7 +107,7 @@ def test_masks_follow_the_chances():
 
 
 @pytest.mark.slow
-def test_chances_of_the_longest_documents_are_exact():
+def test_mask_probabilities_are_exact_in_long_documents():
     size = 100_000
     tokens, segments = np.full(size, FIRST, np.int32), np.ones(size, np.int32)
     chances = np.where(np.arange(size) % 4, 2**16 - 1, 1).astype(np.int32)
@@ -114,11 +115,11 @@ def test_chances_of_the_longest_documents_are_exact():
     got = np.asarray(with_chances(chances, tokens, segments, 1, selection).chance) / 2**24
     np.testing.assert_allclose(got[1:4], 0.2, rtol=1e-4)
     assert 0 < got[0] < 1e-5
-    few = with_chances(
+    short = with_chances(
         chances[:4], tokens[:4], segments[:4], 1, selection_of(IDS, 0.9, "bernoulli")
     )
     # 1.2 is capped, so the token is always masked.
-    np.testing.assert_array_equal(few.chance[1:], 2**24)
+    np.testing.assert_array_equal(short.chance[1:], 2**24)
 
 
 @functools.cache
@@ -127,15 +128,15 @@ def examples():
 
 
 @pytest.mark.slow
-def test_equal_chances_are_none_bit_for_bit():
+def test_equal_mask_probabilities_match_no_state_bit_for_bit():
     """Otherwise a SeqIO task, which has no model, would differ from the first steps of training."""
     case = examples()
     rows = case.rows._replace(chances=np.full_like(case.rows.tokens, round(0.15 * 2**16)))
-    equal, none = laws.corrupted(case, rows=rows), laws.corrupted(case)
-    jax.tree.map(np.testing.assert_array_equal, equal, none)
+    with_equal_chances, stateless = laws.corrupted(case, rows=rows), laws.corrupted(case)
+    jax.tree.map(np.testing.assert_array_equal, with_equal_chances, stateless)
 
 
-def test_the_noise_before_training_is_that_of_masked_lm():
+def test_initial_noise_matches_masked_lm():
     """The paper changes which words are masked, and keeps BERT's rate and replacements."""
     plain = laws.examples(masked_lm(IDS, selection="bernoulli"), IDS)
     jax.tree.map(np.testing.assert_array_equal, laws.corrupted(examples()), laws.corrupted(plain))
@@ -151,7 +152,7 @@ def test_the_noise_before_training_is_that_of_masked_lm():
         laws.padding_gives_padding,
     ],
 )
-def test_rows_with_chances_keep_the_laws(law):
+def test_laws_hold_with_mask_probabilities(law):
     case = examples()
     chances = np.random.default_rng(0).integers(1, 2**16, case.rows.tokens.shape, np.int32)
     law(case._replace(rows=case.rows._replace(chances=chances)))
@@ -175,7 +176,7 @@ def batch_of(labels, weights):
     }
 
 
-def test_right_answers_are_counted_of_each_word():
+def test_correct_predictions_are_counted_per_word():
     a, b = FIRST, LAST - 1
     labels = np.array([[a, b, b, 0], [b, a, 0, 0]], np.int32)
     weights = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)
@@ -187,12 +188,12 @@ def test_right_answers_are_counted_of_each_word():
     assert got.labels.dtype == jnp.int32
 
 
-def test_each_member_of_a_mixture_has_its_own_chances():
+def test_mixture_members_have_separate_mask_probabilities():
     adaptive = functools.partial(adaptive_masked_lm, every=1)
     members = {"fixed": masked_lm, "one": adaptive, "two": functools.partial(adaptive, rate=0.3)}
     joint = mixture(IDS, {name: (build, 1) for name, build in members.items()}).adaptation
     state = joint.init()
-    assert {name: float(one.chances[0]) for name, one in state.items()} == pytest.approx(
+    assert {name: float(adapted.chances[0]) for name, adapted in state.items()} == pytest.approx(
         {"one": 0.15, "two": 0.3}
     )
     tokens = np.full((3, 2), FIRST, np.int32)
@@ -200,9 +201,9 @@ def test_each_member_of_a_mixture_has_its_own_chances():
     assert joint.chances(state, rows)[:, 0].tolist() == [1, 9830, 19661]
     batch = batch_of(tokens, np.ones_like(tokens)) | {"member": np.arange(3)}
     counts = joint.measure(outputs_that_predict(tokens), batch)
-    assert {name: int(one.right[0]) for name, one in counts.items()} == {"one": 2, "two": 2}
+    assert {name: int(adapted.right[0]) for name, adapted in counts.items()} == {"one": 2, "two": 2}
     after = joint.update(state, counts, 1)
-    ratios = [float(one.chances[0] / one.chances[1]) for one in after.values()]
+    ratios = [float(adapted.chances[0] / adapted.chances[1]) for adapted in after.values()]
     assert ratios == pytest.approx([(0.2 + 0.8 / 6) / (0.2 + 0.8 / 2)] * 2)
     assert set(joint.summary(after)) == {
         f"{name}/{figure}_chance" for name in ("one", "two") for figure in ("least", "greatest")
@@ -225,7 +226,7 @@ def halved(state, counts, step):
         ({"update": halved}, "bfloat16.* expected the same structure"),
     ],
 )
-def test_an_adaptation_that_would_go_wrong_in_silence_is_refused(changed, words):
+def test_invalid_adaptation_breaks_laws(changed, words):
     objective = BUILT._replace(adaptation=ADAPTATION._replace(**changed))
     assert laws.broken(laws.counts_are_sums, BUILT, IDS) is None
     assert re.search(words, laws.broken(laws.counts_are_sums, objective, IDS))
@@ -233,7 +234,7 @@ def test_an_adaptation_that_would_go_wrong_in_silence_is_refused(changed, words)
     assert "must be an objectives.Adaptation" in laws.broken(laws.facts_are_known, wrong, IDS)
 
 
-def test_a_second_objective_may_not_adapt():
+def test_then_rejects_adaptive_second_objective():
     unframed = functools.partial(adaptive_masked_lm, framed=False)
     with refuses(ValueError, "`then`", "masked_lm"):
         then(IDS, next_sentence_prediction, unframed)

@@ -113,17 +113,17 @@ def gradient(objective, step=0):
 
 
 @pytest.mark.parametrize("step", PUBLISHED)
-def test_losses_are_those_of_the_records(step):
+def test_losses_match_published_weights(step):
     ahead = annealed_multi_token_prediction(IDS)
-    both = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
+    with_prefix = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
     weights, prefix_weight = PUBLISHED[step]
-    for objective, prefix in ((ahead, 0.0), (both, prefix_weight)):
+    for objective, prefix in ((ahead, 0.0), (with_prefix, prefix_weight)):
         got = jax.jit(lambda x, o=objective: loss_at(o, x, step))(STATES)
         np.testing.assert_allclose(got, expected_loss(weights, prefix), rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
-def test_only_the_next_token_has_z_losses(kind):
+def test_only_next_token_term_has_z_loss(kind):
     objective = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
 
     @jax.jit
@@ -138,11 +138,11 @@ def test_only_the_next_token_has_z_losses(kind):
     assert got == {"prefix": None, "ahead_2": None, "ahead_3": None}
 
 
-def test_prefixes_are_those_of_the_records():
+def test_prefix_tokens_match_published_table():
     np.testing.assert_array_equal(prefix_tokens(SMALL), PUBLISHED_PREFIXES)
 
 
-def test_the_terms_have_the_labels_that_they_score():
+def test_labels_match_scored_tokens():
     objective = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
     terms = objective.loss(BATCH).terms
     assert list(terms) == ["tokens", "prefix", "ahead_2", "ahead_3"]
@@ -162,7 +162,7 @@ def test_the_terms_have_the_labels_that_they_score():
 
 
 @pytest.mark.slow
-def test_the_gradient_in_pieces_is_that_of_all_logits(monkeypatch):
+def test_chunked_gradient_matches_full_logits(monkeypatch):
     monkeypatch.setattr("pretrax.objectives.cross_entropy.CPU_SLOTS", 16)
     objective = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
     terms = objective.loss(BATCH).terms
@@ -179,13 +179,13 @@ def test_the_gradient_in_pieces_is_that_of_all_logits(monkeypatch):
         return jax.jit(jax.grad(loss, (0, 1)))(STATES, KERNEL)
 
     want = gradients()
-    for known in (factors, None):
-        got = gradients(kind=ProjectedOutputs, term_factors=known)
+    for term_factors in (factors, None):
+        got = gradients(kind=ProjectedOutputs, term_factors=term_factors)
         for x, y in zip(got, want):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
-def test_the_last_steps_train_the_next_token_alone():
+def test_last_steps_train_only_next_token():
     plain = gradient(causal_lm(IDS))
     for objective in (
         annealed_multi_token_prediction(IDS),
@@ -195,7 +195,7 @@ def test_the_last_steps_train_the_next_token_alone():
         np.testing.assert_allclose(gradient(objective, 20), plain, atol=1e-7)
 
 
-def test_a_slot_learns_nothing_of_other_documents():
+def test_gradients_do_not_cross_document_boundaries():
     """The last slot of a document has the gradient of the next token alone."""
     plain, ahead = gradient(causal_lm(IDS)), gradient(annealed_multi_token_prediction(IDS))
     differs = np.abs(plain - ahead).max(-1) > 1e-6
@@ -216,28 +216,28 @@ def test_a_slot_learns_nothing_of_other_documents():
         (["", "", " ", " the", "the", " them"], [-1, -1, -1, 2, -1, 3]),
     ],
 )
-def test_the_prefix_is_the_longest_token_with_which_the_bytes_begin(entries, expected):
+def test_prefix_is_longest_token_that_starts_the_bytes(entries, expected):
     ids = check_token_ids(
         SMALL._replace(size=len(entries), text=(2, len(entries)), texts=TokenTexts(lambda: entries))
     )
     np.testing.assert_array_equal(prefix_tokens(ids), expected)
 
 
-def test_only_ids_of_text_have_prefixes_and_are_prefixes():
+def test_special_tokens_neither_have_nor_are_prefixes():
     entries = ["<", "<s>", "a", "ab", "<se", "", "", "", "", "abc"]
     ids = SMALL._replace(size=10, text=(2, 9), texts=TokenTexts(lambda: entries))
     np.testing.assert_array_equal(prefix_tokens(ids), [-1, -1, -1, 2, *[-1] * 6])
 
 
 @pytest.mark.parametrize("number", [V - 1, V + 1])
-def test_a_text_is_needed_for_each_id(number):
+def test_number_of_texts_must_equal_vocabulary_size(number):
     """JAX clamps indices, so an id without an entry would get the prefix of another id."""
     texts = TokenTexts(lambda: [str(i) for i in range(number)])
     with refuses(ValueError, f"{number} texts", f"{V} ids"):
         prefix_token_prediction(SMALL._replace(texts=texts))
 
 
-def test_tokens_without_prefixes_are_refused():
+def test_vocabulary_without_prefixes_raises():
     letters = SMALL._replace(size=6, text=(2, 6), texts=TokenTexts(lambda: ["", "", *"abcd"]))
     with refuses(ValueError, "6 ids", "causal_lm"):
         prefix_token_prediction(letters)

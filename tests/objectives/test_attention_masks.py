@@ -17,20 +17,20 @@ from tests.objectives.registry import IDS, text_row
 from tests.refusals import refuses
 
 
-def test_a_causal_mask_is_a_triangle():
+def test_causal_mask_is_lower_triangular():
     assert (np.asarray(causal_mask(7)) == np.tril(np.ones((7, 7), bool))).all()
     # The first token attends only to itself in both.
     assert (causal_mask(7) == prefix_mask(1, 6)).all()
 
 
-def test_no_length_is_negative():
+def test_negative_lengths_raise():
     for make, arguments in ((causal_mask, [-2]), (prefix_mask, [-1, 3]), (prefix_mask, [3, -4])):
         with refuses(ValueError, 0, min(arguments)):
             make(*arguments)
 
 
 @pytest.mark.parametrize("prefix, targets", [(0, 4), (1, 3), (4, 0), (3, 5)])
-def test_a_prefix_is_attended_to_whole(prefix, targets):
+def test_prefix_attention_is_bidirectional(prefix, targets):
     mask = np.asarray(prefix_mask(prefix, targets))
     expected = np.tril(np.ones_like(mask))
     expected[:prefix, :prefix] = True
@@ -39,7 +39,7 @@ def test_a_prefix_is_attended_to_whole(prefix, targets):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", [causal_lm, prefix_lm])
-def test_a_decoder_gets_the_same_pattern(builder):
+def test_masks_match_key_intervals_of_decoder_batch(builder):
     length = 10
     row, _ = text_row((length,), length, 0)
     features = corruptor(builder, IDS, length)(jax.random.key(0), np.stack([row.tokens] * 2))

@@ -19,21 +19,23 @@ from tests.refusals import refuses
 DOCUMENTS = (5, 1, 7)
 LENGTH = 16
 PAIRS = 2
-MOST = 3  # documents of a row
+MAX_DOCUMENTS = 3  # maximum number of documents in a row
 
 
-def made(pairs=PAIRS, rows=1):
+def features_and_batch(pairs=PAIRS, rows=1):
     """Returns raw rows, their features and the batch of a decoder."""
     raw, _ = raw_rows(*[DOCUMENTS] * rows, length=LENGTH)
-    return raw, *arranged(belief_state(IDS, pairs=pairs), raw, MOST)
+    return raw, *arranged(belief_state(IDS, pairs=pairs), raw, MAX_DOCUMENTS)
 
 
 def documents_of(raw, row):
-    return [raw.tokens[row][raw.segments[row] == number + 1].tolist() for number in range(MOST)]
+    return [
+        raw.tokens[row][raw.segments[row] == number + 1].tolist() for number in range(MAX_DOCUMENTS)
+    ]
 
 
-def test_a_row_has_each_document_in_both_directions():
-    raw, features, _ = made()
+def test_row_contains_each_document_forward_and_backward():
+    raw, features, _ = features_and_batch()
     expected = []
     weights = []
     for text in documents_of(raw, 0):
@@ -46,9 +48,9 @@ def test_a_row_has_each_document_in_both_directions():
     assert sizes.tolist() == [n + extra for n in DOCUMENTS for extra in (0, 1)]
 
 
-def test_a_suffix_is_any_that_leaves_a_token_after_the_prefix():
-    raw, features, _ = made(pairs=1, rows=300)
-    seen = {}
+def test_suffixes_are_uniform_over_valid_lengths():
+    raw, features, _ = features_and_batch(pairs=1, rows=300)
+    suffixes_by_prefix = {}
     for row in range(300):
         start = 0
         for n in DOCUMENTS:
@@ -58,16 +60,16 @@ def test_a_suffix_is_any_that_leaves_a_token_after_the_prefix():
                 # The second copy begins n slots after the first, and its second slot has read none.
                 suffix = end - (start + n + 1)
                 assert 0 <= suffix < n - prefix
-                seen.setdefault((n, prefix), []).append(suffix)
+                suffixes_by_prefix.setdefault((n, prefix), []).append(suffix)
             start += 2 * n + 1
-    for (n, prefix), suffixes in seen.items():
+    for (n, prefix), suffixes in suffixes_by_prefix.items():
         counts = np.bincount(suffixes, minlength=n - prefix)
         assert counts.min() > 0.5 * len(suffixes) / (n - prefix)
 
 
 @pytest.mark.slow
-def test_pairs_predict_the_token_after_the_prefix_and_before_the_suffix():
-    raw, features, batch = made()
+def test_pairs_predict_token_after_prefix_and_token_before_suffix():
+    raw, features, batch = features_and_batch()
     random = np.random.default_rng(0)
     E, V = 3, IDS.size
     states = random.normal(size=(*batch["decoder_input_tokens"].shape, E)).astype(np.float32)
@@ -118,19 +120,19 @@ class PublishedHeads:
         return states @ (following if name == "vocabulary" else previous).T
 
 
-def test_the_loss_of_all_pairs_is_that_of_an_authors_code():
+def test_loss_of_all_pairs_matches_published_code():
     """`BeliefStateTransformer.forward` of JaydenTeoh/belief-state-transformer at d6cdac4f.
 
     Its owner is one of the paper's authors. The text is 5 3 7 between bos and the mask. Row k has
     the pairs whose suffix has k tokens.
     """
     n = 3
-    slot = np.arange(2 * n + 1, dtype=np.int32)
+    slots = np.arange(2 * n + 1, dtype=np.int32)
     suffixes = np.arange(n)[:, None]
     batch = {
         "decoder_target_tokens": np.tile(np.int32([5, 3, 7, 8, 7, 3, 5]), (n, 1)),
-        "decoder_loss_weights": (slot < n - suffixes).astype(np.int32),
-        "decoder_suffixes": (n + 1 + suffixes - slot).astype(np.int32)[:, None],
+        "decoder_loss_weights": (slots < n - suffixes).astype(np.int32),
+        "decoder_suffixes": (n + 1 + suffixes - slots).astype(np.int32)[:, None],
     }
     prefix_states = waves(5, 4)[:n]
     suffix_states = waves(5, 4, step=0.9)[:n]
@@ -143,7 +145,7 @@ def test_the_loss_of_all_pairs_is_that_of_an_authors_code():
 
 
 @pytest.mark.slow
-def test_a_model_predicts_from_a_prefix_as_from_a_pair_with_zeros():
+def test_prefix_state_equals_belief_head_with_zero_suffix():
     heads = ("vocabulary", "belief", "previous")
     model = models.decoder(16, heads, num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
     slots = jnp.arange(6, dtype=jnp.int32)[None]
@@ -163,7 +165,7 @@ def test_a_model_predicts_from_a_prefix_as_from_a_pair_with_zeros():
     assert outputs.head("previous", other).shape == (1, 6, 16)
 
 
-def test_an_export_without_the_layer_is_refused(tmp_path):
+def test_export_of_belief_head_raises(tmp_path):
     shape = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8, scan_layers=False)
     model = models.decoder(16, ("vocabulary", "belief"), **shape)
     params = jax.eval_shape(lambda key: fresh_params(model, key), jax.random.key(0))

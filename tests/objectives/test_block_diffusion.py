@@ -32,53 +32,55 @@ class Outputs:
 
 
 @pytest.mark.slow
-def test_each_block_is_masked_at_its_own_rate_between_the_two():
+def test_each_block_is_masked_at_own_rate_between_bounds():
     _, f, _ = drawn(256, block_size=12, lowest_rate=0.3, highest_rate=0.8)
     rates = f["noised_rates"].reshape(256, -1, 12) / 2**24
     assert (rates == rates[:, :, :1]).all()
-    each = rates[:, :, 0]
-    assert each.min() >= 0.3 and each.max() <= 0.8 and len(np.unique(each)) > 0.99 * each.size
+    block_rates = rates[:, :, 0]
+    assert block_rates.min() >= 0.3
+    assert block_rates.max() <= 0.8
+    assert len(np.unique(block_rates)) > 0.99 * block_rates.size
     # The mean and the variance are those of a uniform distribution, within four standard errors.
-    assert abs(each.mean() - 0.55) < 4 * (0.5 / 12**0.5) / each.size**0.5
-    assert abs(each.var() - 0.25 / 12) < 4 * 0.25 * 0.0745 / each.size**0.5
+    assert abs(block_rates.mean() - 0.55) < 4 * (0.5 / 12**0.5) / block_rates.size**0.5
+    assert abs(block_rates.var() - 0.25 / 12) < 4 * 0.25 * 0.0745 / block_rates.size**0.5
     masked = (f["noised"] == IDS.mask).reshape(rates.shape)
-    spread = np.sqrt((each * (1 - each)).mean() / masked.size)
-    assert abs(masked.mean() - each.mean()) < 4 * spread
-    assert np.corrcoef(each.ravel(), masked.mean(-1).ravel())[0, 1] > 0.6
+    spread = np.sqrt((block_rates * (1 - block_rates)).mean() / masked.size)
+    assert abs(masked.mean() - block_rates.mean()) < 4 * spread
+    assert np.corrcoef(block_rates.ravel(), masked.mean(-1).ravel())[0, 1] > 0.6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 16])
-def test_the_loss_matches_the_paper(size):
+def test_loss_matches_paper(size):
     """The loss is the sum of -log p / rate over masked tokens, divided by the number of tokens."""
     objective, f, batch = drawn(8, block_size=size)
     logits = np.random.default_rng(1).normal(size=(8, LENGTH, VOCABULARY)).astype(np.float32)
     term = objective.loss(batch).scored(Outputs(jnp.asarray(logits)))["tokens"]
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    of_token = np.take_along_axis(log_p, (f["inputs"] - 5)[..., None], -1)[..., 0]
+    token_log_p = np.take_along_axis(log_p, (f["inputs"] - 5)[..., None], -1)[..., 0]
     masked = f["noised"] == IDS.mask
-    expected = -(of_token * masked / (f["noised_rates"] / 2**24)).sum(-1)
+    expected = -(token_log_p * masked / (f["noised_rates"] / 2**24)).sum(-1)
     np.testing.assert_allclose(term.sums, expected, rtol=1e-5)
     np.testing.assert_array_equal(term.weights, LENGTH)
 
 
 @pytest.mark.slow
-def test_the_loss_of_copies_in_a_decoder_of_their_own_is_the_same():
+def test_loss_of_separate_decoder_equals_single_stack():
     objective, f, batch = drawn(8)
     layout = layouts.encoder_decoder
     sizes = layout.lengths(objective.lengths(LENGTH))
-    alone = jax.vmap(lambda row: layout.arrange(row, sizes, 0, 1))(f)
+    separate_batch = jax.vmap(lambda row: layout.arrange(row, sizes, 0, 1))(f)
     logits = jax.random.normal(jax.random.key(1), (8, LENGTH, VOCABULARY))
     outputs = Outputs(logits)
     expected = objective.loss(batch).scored(outputs)["tokens"]
     outputs.hidden = {"top": logits}
-    got = objective.loss(alone).scored(outputs)["tokens"]
-    for one, other in ((got.sums, expected.sums), (got.weights, expected.weights)):
-        np.testing.assert_array_equal(one, other)
+    got = objective.loss(separate_batch).scored(outputs)["tokens"]
+    for x, y in ((got.sums, expected.sums), (got.weights, expected.weights)):
+        np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("size", [1, 16, LENGTH])
-def test_the_loss_of_a_model_that_knows_nothing_is_its_likelihood(size):
+def test_loss_of_uniform_model_is_log_vocabulary_size(size):
     objective, f, batch = drawn(256, block_size=size, lowest_rate=0.05)
     term = objective.loss(batch).scored(Outputs(jnp.zeros((256, LENGTH, VOCABULARY))))["tokens"]
     ratios = np.asarray(term.sums) / np.asarray(term.weights) / np.log(VOCABULARY)
@@ -86,7 +88,7 @@ def test_the_loss_of_a_model_that_knows_nothing_is_its_likelihood(size):
 
 
 @pytest.mark.slow
-def test_rows_of_another_member_add_nothing_to_the_loss():
+def test_rows_of_other_mixture_members_are_excluded_from_loss():
     """They add neither to the sum nor to the number of tokens."""
     objective = mixture(IDS, {"blocks": (block_diffusion, 1), "causal": (causal_lm, 1)})
     _, batch = corrupted(objective, 4, 20)
@@ -98,7 +100,7 @@ def test_rows_of_another_member_add_nothing_to_the_loss():
     np.testing.assert_allclose(term.sums[1::2], 20 * np.log(IDS.size), rtol=1e-5)
 
 
-def test_a_model_without_states_of_copies_is_refused():
+def test_model_without_noised_states_raises():
     objective, _, batch = drawn(2)
     outputs = Outputs(jnp.zeros((2, LENGTH, VOCABULARY)))
     del outputs.hidden["noised"]

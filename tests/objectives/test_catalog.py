@@ -20,11 +20,11 @@ GIN_FILES = sorted((ROOT / "gin_configs" / "objectives").glob("*.gin"))
 LENGTH = 512  # number of tokens of text in the counted rows
 
 
-def test_every_objective_is_in_the_catalog():
+def test_catalog_lists_every_gin_file():
     assert [path.stem for path in GIN_FILES] == sorted(CATALOG)
 
 
-def test_every_exported_builder_is_in_some_gin_file():
+def test_every_exported_builder_has_a_gin_file():
     builders = {
         name
         for name, function in vars(objectives).items()
@@ -37,7 +37,7 @@ def test_every_exported_builder_is_in_some_gin_file():
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_an_entry_has_what_it_should(name):
+def test_catalog_entry_is_complete(name):
     entry = CATALOG[name]
     assert entry.architecture in ARCHITECTURES
     assert re.search(r", (arXiv:\d{4}\.\d{5}|github\.com/[^/]+/[^/]+/pull/\d+)$", entry.paper)
@@ -45,7 +45,7 @@ def test_an_entry_has_what_it_should(name):
     assert entry.span_distribution in (None, "composition", "poisson")
 
 
-def test_short_names():
+def test_find_resolves_aliases_and_rejects_unknown_names():
     assert set(ALIASES.values()) <= set(CATALOG) and not set(ALIASES) & set(CATALOG)
     assert find("MLM") == find("masked-lm") == find("masked_lm") == "masked_lm"
     with refuses(ValueError, "mask_lm", "masked_lm"):
@@ -54,7 +54,7 @@ def test_short_names():
         find("xyz")
 
 
-# --- slots with a loss: as textbooks have them, or counted ---------------------------------------
+# --- number of slots with a loss -----------------------------------------------------------------
 
 # Textbooks count 511 slots for a causal model, which is given the first token. Here the start token
 # predicts the first token, too. Prefix lengths are uniform in 1 … 511, so the mean is 256 plus
@@ -77,7 +77,7 @@ TEXTBOOK = {
 QUICK = ("causal_lm", "masked_lm", "span_corruption", "prefix_lm", "contrastive")
 
 
-def test_slots_with_a_loss_match_textbooks():
+def test_loss_slots_match_textbook_counts():
     assert {name: CATALOG[name].loss_slots for name in TEXTBOOK} == TEXTBOOK
 
 
@@ -85,10 +85,10 @@ def test_slots_with_a_loss_match_textbooks():
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CATALOG]
 )
-def test_slots_with_a_loss_are_as_counted(name):
+def test_loss_slots_match_counted_slots(name):
     """The tolerance is four standard errors of the count, plus rounding to an integer."""
     build = read_fields([f"runs/{run_of(name)}.gin", f"objectives/{name}.gin"])["objective"]
-    entry, ids = CATALOG[name], everything()
+    entry, ids = CATALOG[name], ids_with_all_special_tokens()
     rates = np.array([subject.rate for subject in shown_objectives(build(ids), "", ids)])
     layout = layout_for(Choice(name, build, entry), ids)
     whole = ShownObjective("", 1.0, build(ids), layout, ids)
@@ -101,11 +101,11 @@ def test_slots_with_a_loss_are_as_counted(name):
     assert abs(counts.mean(axis=0) @ rates - entry.loss_slots) <= 4 * error + 0.5
 
 
-def everything() -> TokenIds:
+def ids_with_all_special_tokens() -> TokenIds:
     """Returns ids with every special token. Words have two tokens, and sentences have sixteen."""
     text, names = 1024, iter(range(1026, 1300))
     size = text + 2 + 300
-    every = np.arange(size)
+    ids = np.arange(size)
     return check_token_ids(
         TokenIds(
             size=size,
@@ -117,8 +117,8 @@ def everything() -> TokenIds:
             fim=(next(names), next(names), next(names)),
             sentinels=tuple(names),
             digits=tuple((2 + value, value) for value in range(10)),
-            word_starts=bitmap(every % 2 == 0),
-            sentence_ends=bitmap(every % 16 == 0),
+            word_starts=bitmap(ids % 2 == 0),
+            sentence_ends=bitmap(ids % 16 == 0),
             texts=TokenTexts(lambda: [str(i) if 2 <= i < 2 + text else "" for i in range(size)]),
         )
     )

@@ -19,7 +19,7 @@ from tests.objectives.noised_copies import PACKED, SMALL, decoder_batch
 from tests.objectives.registry import IDS, quick_jit
 from tests.objectives.waves import waves
 
-EACH = pytest.mark.parametrize("decay, smoothing", [(0.5, 1.0), (0.2, 0.3)])
+decay_and_smoothing = pytest.mark.parametrize("decay, smoothing", [(0.5, 1.0), (0.2, 0.3)])
 SMALL_SIZE = 50  # number of classes of the logits; targets are taken modulo this number
 # `compute_context_aware_weights` of marvosyntactical/card at 209a1675 (`card_trainer.py`, a public
 # reimplementation, since the authors' code was not found), and the loss of its `training_step`.
@@ -39,11 +39,11 @@ PUBLISHED = {
 
 
 def masks_of(features, document, length):
-    own = features["targets_segments"] == document
-    return (features["targets_stand_ins"][own] == IDS.mask + 1).reshape(-1, length)
+    in_document = features["targets_segments"] == document
+    return (features["targets_stand_ins"][in_document] == IDS.mask + 1).reshape(-1, length)
 
 
-def test_masks_are_uniform_in_the_window_and_their_number_is_uniform():
+def test_masks_and_mask_counts_are_uniform_within_window():
     """The number is floor(t n), at least 1, and the window has floor(3/2) of it."""
     features = corrupt_copies(causal_diffusion(IDS), (6, 1, 6), 3_000, seed=1)
     for document in (1, 3):
@@ -61,13 +61,13 @@ def test_masks_are_uniform_in_the_window_and_their_number_is_uniform():
     assert abs(np.corrcoef(first, last)[0, 1]) < 4 / np.sqrt(3_000)
 
 
-def test_a_window_as_wide_as_its_masks_is_all_masks():
+def test_window_of_1_masks_a_suffix():
     masks = masks_of(corrupt_copies(causal_diffusion(IDS, window=1), (9,), 50, seed=2), 1, 9)
     for row in masks:
         assert row[9 - row.sum() :].all()
 
 
-def weight_by_the_formula(inputs, i, decay, smoothing):
+def weight_by_formula(inputs, i, decay, smoothing):
     """Returns the weight of the prediction at slot i of a document, as the paper writes it."""
     masked = [token == IDS.mask for token in inputs]
     score = 0.0
@@ -94,8 +94,8 @@ def scored(objective, batch, logits):
     return term(batch | {"decoder_target_tokens": targets}, logits.astype(np.float32))
 
 
-@EACH
-def test_weights_and_loss_are_those_of_a_public_reimplementation(decay, smoothing):
+@decay_and_smoothing
+def test_weights_and_loss_match_public_reimplementation(decay, smoothing):
     masked = np.array([[x == "_" for x in INPUTS]])
     ones = np.ones_like(masked, np.int32)
     weights, loss = PUBLISHED[decay, smoothing]
@@ -113,8 +113,8 @@ def test_weights_and_loss_are_those_of_a_public_reimplementation(decay, smoothin
 
 
 @pytest.mark.slow
-@EACH
-def test_the_loss_is_the_weighted_mean_of_the_formula(decay, smoothing):
+@decay_and_smoothing
+def test_loss_is_weighted_mean_by_formula(decay, smoothing):
     objective = causal_diffusion(IDS, decay=decay, smoothing=smoothing)
     raw, documents = raw_rows(*[PACKED] * 3)
     batch = decoder_batch(objective, raw)
@@ -131,7 +131,7 @@ def test_the_loss_is_the_weighted_mean_of_the_formula(decay, smoothing):
         for document in documents[row]:
             inputs = batch["decoder_input_tokens"][row][first : first + len(document)]
             for i, token in enumerate(document):
-                weight = weight_by_the_formula(inputs, i, decay, smoothing)
+                weight = weight_by_formula(inputs, i, decay, smoothing)
                 count += weight
                 slot = first + i
                 total += weight * (losses[row, slot] - logits[row, slot, token % SMALL_SIZE])
@@ -142,7 +142,7 @@ def test_the_loss_is_the_weighted_mean_of_the_formula(decay, smoothing):
     assert len(kinds) > 4
 
 
-def test_text_without_masks_has_the_loss_of_causal_lm():
+def test_loss_without_masks_equals_causal_lm():
     raw, _ = raw_rows(PACKED, PACKED)
     plain = decoder_batch(causal_lm(IDS), raw)
     logits = logits_of(plain)
@@ -152,7 +152,7 @@ def test_text_without_masks_has_the_loss_of_causal_lm():
 
 
 @pytest.mark.slow
-def test_drafts_are_read_like_masks_at_the_end_of_a_text():
+def test_drafts_are_encoded_like_masks_at_end_of_text():
     """A row whose last tokens are masked gives the states of a verifying call with drafts."""
     objective = causal_diffusion(IDS)
     (form,) = objective.facts.prompt_forms

@@ -10,7 +10,7 @@ from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS
 from tests.refusals import refuses
 
-BUILT = complementary_diffusion(IDS)
+OBJECTIVE = complementary_diffusion(IDS)
 
 
 def test_complementary_masks_by_hand():
@@ -24,16 +24,16 @@ def test_complementary_masks_by_hand():
     assert built["rates"].tolist() == [3 * 2**22, 2**22]
 
 
-def test_special_tokens_are_masked_in_neither_reading():
+def test_special_tokens_are_never_masked():
     row = np.concatenate([text(20), [IDS.eos]])
-    got = corrupt(BUILT, [row], copies=64)
+    got = corrupt(OBJECTIVE, [row], copies=64)
     ends = got["inputs"].reshape(64, 2, 21)[..., -1]
     assert (ends == IDS.eos).all() and (got["labels_weights"].sum(1) == 20).all()
 
 
-def test_every_text_token_is_a_label_once():
+def test_each_text_token_is_labeled_exactly_once():
     rows = [text(30), text(1), text(12)]
-    got = corrupt(BUILT, rows, copies=200)
+    got = corrupt(OBJECTIVE, rows, copies=200)
     for b in range(200):
         segments, inputs = got["inputs_segments"][b], got["inputs"][b]
         slots = got["labels_slots"][b][got["labels_weights"][b] > 0]
@@ -48,7 +48,7 @@ def test_every_text_token_is_a_label_once():
             np.testing.assert_array_equal(masked[first], ~masked[second])
 
 
-def test_the_rates_of_a_mask_and_its_complement_add_up_to_one():
+def test_complementary_rates_sum_to_one():
     rates = corrupt(complementary_diffusion(IDS, lowest_rate=0.25), [text(3)], copies=4_000)
     first, second = rates["rates"].T
     assert (first + second == 2**24).all()
@@ -57,13 +57,13 @@ def test_the_rates_of_a_mask_and_its_complement_add_up_to_one():
 
 
 @pytest.mark.slow
-def test_masks_have_the_rate_of_their_reading():
+def test_each_reading_is_masked_at_its_rate():
     """Both readings have the plain objective's loss. z-test, significance 0.001."""
-    got = corrupt(BUILT, [text(100)], copies=2_000)
+    got = corrupt(OBJECTIVE, [text(100)], copies=2_000)
     for reading in (0, 1):
         rate = got["rates"][:, reading] / 2**24
-        mine = got["inputs_segments"] == reading + 1
-        masked = ((got["inputs"] == IDS.mask) & mine).sum(1)
+        in_reading = got["inputs_segments"] == reading + 1
+        masked = ((got["inputs"] == IDS.mask) & in_reading).sum(1)
         z = (masked - 100 * rate) / np.sqrt(100 * rate * (1 - rate))
         assert abs(z.mean()) < 3.3 / np.sqrt(2_000)
         assert abs(z.var() - 1) < 3.3 * np.sqrt(2 / 2_000) + 0.05
@@ -71,7 +71,7 @@ def test_masks_have_the_rate_of_their_reading():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weighted", [True, False])
-def test_the_loss_is_a_mean_over_both_readings(weighted):
+def test_loss_is_mean_over_both_readings(weighted):
     """Computed in NumPy: each label counts 1 / rate of its reading, or once."""
     objective = complementary_diffusion(IDS, weighted=weighted)
     features = corrupt(objective, [text(12), text(25)], copies=3)
@@ -93,7 +93,7 @@ def test_the_loss_is_a_mean_over_both_readings(weighted):
     assert masked.sum() == 3 * 37
 
 
-def test_the_lowest_rate_leaves_rates_to_draw():
+def test_lowest_rate_must_be_below_half_and_small_for_a_bound():
     with refuses(ValueError, "lowest_rate", 0.5):
         complementary_diffusion(IDS, lowest_rate=0.5)
     assert complementary_diffusion(IDS).facts.bound == "tokens"

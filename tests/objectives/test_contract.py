@@ -31,7 +31,7 @@ def test_distinct_ids_outside_the_text_are_accepted():
     assert check_token_ids(GOOD._replace(bos=15)).bos == 15
 
 
-def test_bos_may_be_the_padding():
+def test_bos_may_equal_pad():
     assert check_token_ids(GOOD._replace(pad=0, bos=0)).bos == 0
 
 
@@ -51,13 +51,13 @@ def test_bos_may_be_the_padding():
         ({"text": (5, 5)}, ["0…20", "[5, 5)"]),
     ],
 )
-def test_overlapping_or_outlying_ids_are_refused(change, values):
+def test_overlapping_or_out_of_range_ids_raise(change, values):
     with refuses(ValueError, *values):
         check_token_ids(GOOD._replace(**change))
 
 
 @pytest.mark.slow
-def test_importing_objectives_loads_no_data_or_configuration_library():
+def test_importing_objectives_loads_no_data_or_config_library():
     program = (
         "import sys, pretrax.objectives\n"
         "own = {'pretrax.models', 'pretrax.tasks', 'pretrax.training'}\n"
@@ -67,7 +67,7 @@ def test_importing_objectives_loads_no_data_or_configuration_library():
     assert run.stdout.strip() == "[]", run.stdout + run.stderr
 
 
-def test_a_notebook_shows_the_facts_of_an_objective():
+def test_repr_html_shows_facts_of_objective():
     ids = specimen_ids(1000)
     table = objectives.masked_lm(ids)._repr_html_()
     assert "<td>vocabulary</td>" in table and "labels: 77" in table
@@ -79,5 +79,5 @@ def test_a_notebook_shows_the_facts_of_an_objective():
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_a_notebook_shows_each_objective(name):
+def test_repr_html_works_for_every_objective(name):
     assert "slots for 512 tokens" in choice_of(name).build(specimen_ids(1000))._repr_html_()

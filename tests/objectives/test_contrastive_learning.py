@@ -23,8 +23,8 @@ def views_of(objective, documents: list[list[int]], draws: int = 1, parts=None):
     rows = Row(tokens, np.tile(numbers.astype(np.int32), (2 * draws, 1)), np.zeros(2 * draws, int))
     if parts is not None:
         rows = rows._replace(parts=np.tile(np.concatenate(parts), (2 * draws, 1)))
-    each = [objective.lengths(len(d)) for d in documents]
-    lengths = {key: sum(n[key] for n in each) for key in each[0]}
+    lengths_by_document = [objective.lengths(len(d)) for d in documents]
+    lengths = {key: sum(n[key] for n in lengths_by_document) for key in lengths_by_document[0]}
     keys = jax.random.split(jax.random.key(2), 2 * draws)
     corrupt = batched(objective, lengths, len(documents))
     features = jax.tree.map(np.asarray, quick_jit(corrupt)(keys, rows))
@@ -32,7 +32,7 @@ def views_of(objective, documents: list[list[int]], draws: int = 1, parts=None):
         yield corrupted_documents(features_of(features, i))
 
 
-def test_dropout_views_are_the_text_twice_each_behind_its_cls():
+def test_dropout_views_are_two_copies_that_start_with_cls():
     other = [300, 301]
     for segments in views_of(contrastive(IDS), [DOCUMENT, other]):
         expected = [[IDS.cls, *text] for text in (DOCUMENT, DOCUMENT, other, other)]
@@ -42,7 +42,7 @@ def test_dropout_views_are_the_text_twice_each_behind_its_cls():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("views", [v for v in get_args(View) if v != "dropout"])
-def test_views_are_drawn_apart_and_keep_what_they_should(views):
+def test_views_differ_and_keep_their_invariants(views):
     different = 0
     for segments in views_of(contrastive(IDS, views=views, share=0.3), [DOCUMENT], draws=8):
         texts = [segments[s].inputs[1:] for s in (1, 2)]
@@ -61,7 +61,7 @@ def test_views_are_drawn_apart_and_keep_what_they_should(views):
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_pairs_are_the_parts_of_a_document(hard):
+def test_pairs_are_parts_of_a_document(hard):
     texts = [[5, 6, 7], [8, 9], [10]][: 3 if hard else 2]
     parts = [np.repeat(np.arange(len(texts)), list(map(len, texts))), [0, 0]]
     objective = contrastive_pairs(IDS, hard_negatives=hard)
@@ -81,14 +81,14 @@ def naive_info_nce(left, right, scale, symmetric=True):
     left, right = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (left, right))
     similarity, losses = scale * left @ right.T, []
     for i in range(len(left)):
-        one = np.log(np.exp(similarity[i]).sum()) - similarity[i, i]
-        other = np.log(np.exp(similarity[:, i]).sum()) - similarity[i, i]
-        losses.append((one + other) / 2 if symmetric else one)
+        forward = np.log(np.exp(similarity[i]).sum()) - similarity[i, i]
+        backward = np.log(np.exp(similarity[:, i]).sum()) - similarity[i, i]
+        losses.append((forward + backward) / 2 if symmetric else forward)
     return np.array(losses)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_info_nce_is_the_mean_of_both_directions_or_goes_one_way(symmetric):
+def test_info_nce_matches_naive_loops(symmetric):
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(2, 6, 5))
     live = np.array([True] * 6)
@@ -97,8 +97,8 @@ def test_info_nce_is_the_mean_of_both_directions_or_goes_one_way(symmetric):
     if not symmetric:
         return
     # Slots that are not live are not negatives.
-    few = compiled_info_nce(left, right, 3.0, *[np.arange(6) < 4] * 2, symmetric=True)[:4]
-    np.testing.assert_allclose(few, naive_info_nce(left[:4], right[:4], 3.0), rtol=1e-5)
+    subset = compiled_info_nce(left, right, 3.0, *[np.arange(6) < 4] * 2, symmetric=True)[:4]
+    np.testing.assert_allclose(subset, naive_info_nce(left[:4], right[:4], 3.0), rtol=1e-5)
 
 
 def naive_nt_xent(left, right, scale, hard=()):
@@ -109,27 +109,27 @@ def naive_nt_xent(left, right, scale, hard=()):
     texts = [x / np.linalg.norm(x) for x in (*left, *right, *hard)]
     N, losses = len(left), []
     for i in range(2 * N):
-        other = (i + N) % (2 * N)
+        positive = (i + N) % (2 * N)
         rivals = [np.exp(scale * texts[i] @ texts[k]) for k in range(len(texts)) if k != i]
-        losses.append(np.log(sum(rivals)) - scale * texts[i] @ texts[other])
+        losses.append(np.log(sum(rivals)) - scale * texts[i] @ texts[positive])
     return np.array([(losses[i] + losses[i + N]) / 2 for i in range(N)])
 
 
-def test_nt_xent_selects_among_all_other_views():
+def test_nt_xent_matches_naive_loops():
     rng = np.random.default_rng(0)
     left, right, hard = rng.normal(size=(3, 6, 5))
     live = np.array([True] * 6)
     got = compiled_nt_xent(left, right, 3.0, live, live)
     np.testing.assert_allclose(got, naive_nt_xent(left, right, 3.0), rtol=1e-5)
-    few = compiled_nt_xent(left, right, 3.0, *[np.arange(6) < 4] * 2)[:4]
-    np.testing.assert_allclose(few, naive_nt_xent(left[:4], right[:4], 3.0), rtol=1e-5)
-    more = np.concatenate([right, hard])
-    got = compiled_nt_xent(left, more, 3.0, live, np.append(live, live))
+    subset = compiled_nt_xent(left, right, 3.0, *[np.arange(6) < 4] * 2)[:4]
+    np.testing.assert_allclose(subset, naive_nt_xent(left[:4], right[:4], 3.0), rtol=1e-5)
+    right_and_hard = np.concatenate([right, hard])
+    got = compiled_nt_xent(left, right_and_hard, 3.0, live, np.append(live, live))
     np.testing.assert_allclose(got, naive_nt_xent(left, right, 3.0, hard), rtol=1e-5)
 
 
 @pytest.mark.parametrize("loss", [info_nce, nt_xent])
-def test_similarities_and_their_gradients_are_products_in_float32(loss):
+def test_similarity_products_use_highest_precision(loss):
     """TPUs and GPUs would round the factors."""
     texts, live = jnp.ones((6, 8)), jnp.ones(6, bool)
     lowered = jax.jit(jax.grad(lambda e: loss(e, e, 20.0, live, live).sum())).lower(texts).as_text()
@@ -138,7 +138,7 @@ def test_similarities_and_their_gradients_are_products_in_float32(loss):
 
 
 @pytest.mark.slow
-def test_the_objective_has_the_loss_that_is_named():
+def test_loss_setting_selects_the_loss():
     rng = np.random.default_rng(2)
     embeddings = jnp.array(rng.normal(size=(3, 4, 5)), jnp.float32)
 
@@ -157,14 +157,14 @@ def test_the_objective_has_the_loss_that_is_named():
         np.testing.assert_allclose(term.sums, expected.reshape(3, 2).sum(-1), rtol=1e-4)
 
 
-def test_texts_all_alike_cost_the_logarithm_of_the_batch():
+def test_identical_texts_have_log_batch_size_loss():
     alike, live = np.ones((8, 3)), np.arange(8) < 7
     got = compiled_info_nce(alike, alike, 20.0, live, live)[:7]
     np.testing.assert_allclose(got, np.log(7), rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_negatives_are_the_whole_batch_with_their_gradients_on_any_number_of_devices():
+def test_sharded_gradients_include_negatives_of_all_devices():
     """SimCSE's code, in contrast, keeps only the gradients of local rows."""
     rng = np.random.default_rng(1)
     embeddings = jnp.array(rng.normal(size=(2, 16, 4)), jnp.float32)
@@ -178,8 +178,8 @@ def test_negatives_are_the_whole_batch_with_their_gradients_on_any_number_of_dev
     got = jax.jit(jax.grad(loss), in_shardings=spread)(embeddings)
     np.testing.assert_allclose(got, expected, atol=1e-5)
     # Most of the gradient of a row comes from the losses of other rows.
-    own = jax.jit(jax.grad(lambda e: info_nce(e[0], e[1], 5.0, live, live)[0]))(embeddings)
-    assert np.abs(own[:, 0] - expected[:, 0]).max() > 0.01
+    own_gradient = jax.jit(jax.grad(lambda e: info_nce(e[0], e[1], 5.0, live, live)[0]))(embeddings)
+    assert np.abs(own_gradient[:, 0] - expected[:, 0]).max() > 0.01
 
 
 class Outputs:
@@ -199,7 +199,7 @@ def term_of(objective, top, batch):
     return term
 
 
-def test_the_loss_reads_the_pools_and_pools_the_mean_of_a_view():
+def test_loss_pools_first_or_mean_state_of_each_view():
     rng = np.random.default_rng(3)
     top = rng.normal(size=(2, 6, 4)).astype(np.float32)
     segments = np.array([[1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]])
@@ -221,7 +221,7 @@ def test_the_loss_reads_the_pools_and_pools_the_mean_of_a_view():
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_hard_negatives_lie_among_all_the_texts(symmetric):
+def test_hard_negatives_are_shared_across_batch(symmetric):
     e = np.random.default_rng(4).normal(size=(2, 3, 4))
     batch = {
         "pools_slots": np.tile(np.arange(3), (2, 1)),
@@ -235,8 +235,8 @@ def test_hard_negatives_lie_among_all_the_texts(symmetric):
     for i in range(2):
         right = np.array([2 * u[i, 0] @ u[j, k] for k in (1, 2) for j in (0, 1)])
         left = np.array([2 * u[j, 0] @ u[i, 1] for j in (0, 1)])
-        own = 2 * u[i, 0] @ u[i, 1]
+        positive = 2 * u[i, 0] @ u[i, 1]
         # SimCSE has only the direction from the first text.
-        ways = [right, left] if symmetric else [right]
-        expected = np.mean([np.log(np.exp(way).sum()) for way in ways]) - own
+        directions = [right, left] if symmetric else [right]
+        expected = np.mean([np.log(np.exp(direction).sum()) for direction in directions]) - positive
         np.testing.assert_allclose(term.sums[i], expected, rtol=1e-4)

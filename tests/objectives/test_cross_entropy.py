@@ -1,4 +1,4 @@
-"""The cross-entropy in pieces, and its gradient, equal those of all logits together."""
+"""The cross-entropy by chunks and its gradient equal the values from all logits at once."""
 
 import functools
 import types
@@ -52,20 +52,20 @@ def projection_of(example):
     return Projection(example.states, example.kernel, finish)
 
 
-def plain(example, z_loss):
+def full_logits(example, z_loss):
     states, kernel, finish, *_ = projection_of(example)
     products = jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32)
     return weighted_sums(finish(products), [LABELS], [example.weights], [z_loss])[0]
 
 
-def in_pieces(example, z_loss, labels=LABELS, **shards):
+def chunked(example, z_loss, labels=LABELS, **shards):
     head = projection_of(example)._replace(**shards)
     return projected_cross_entropies(head, [labels], [example.weights], [z_loss])[0]
 
 
-@pytest.fixture(params=[8, 12, 1000], ids=["even_pieces", "uneven_pieces", "one_piece"])
-def pieces(request, monkeypatch):
-    """Pieces of 2 slots of each row, of 3 slots (with padding), and of all slots."""
+@pytest.fixture(params=[8, 12, 1000], ids=["even_chunks", "uneven_chunks", "one_chunk"])
+def chunk_size(request, monkeypatch):
+    """Chunks of 2 slots of each row, of 3 slots (with padding), and of all slots."""
     monkeypatch.setattr(cross_entropy, "slots_of_a_piece", lambda: request.param)
     return request.param
 
@@ -81,60 +81,66 @@ CASES = {  # cotangents of losses and z-losses, and the z-loss coefficient
 
 
 @functools.cache
-def differentiated(sums_of, z_loss, pieces=None):
+def differentiated(sums_of, z_loss, chunk_size=None):
     """Returns the compiled function (example, cotangents) -> sums and gradients."""
 
-    def total(example, of_losses, of_z_losses):
+    def total(example, loss_cotangents, z_loss_cotangents):
         sums = sums_of(example, z_loss)
-        total = jnp.vdot(of_losses, sums.losses)
-        return total + (jnp.vdot(of_z_losses, sums.z_losses) if z_loss else 0.0), sums
+        total = jnp.vdot(loss_cotangents, sums.losses)
+        return total + (jnp.vdot(z_loss_cotangents, sums.z_losses) if z_loss else 0.0), sums
 
     return jax.jit(jax.value_and_grad(total, has_aux=True))
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize(("of_losses", "of_z_losses", "z_loss"), CASES.values(), ids=CASES)
-def test_sums_and_gradients_match_all_logits(of_losses, of_z_losses, z_loss, pieces):
-    given = example(), of_losses, of_z_losses
-    (_, sums), gradients = differentiated(in_pieces, z_loss, pieces)(*given)
-    (_, expected), expected_gradients = differentiated(plain, z_loss)(*given)
+@pytest.mark.parametrize(
+    ("loss_cotangents", "z_loss_cotangents", "z_loss"), CASES.values(), ids=CASES
+)
+def test_chunked_sums_and_gradients_match_full_logits(
+    loss_cotangents, z_loss_cotangents, z_loss, chunk_size
+):
+    given = example(), loss_cotangents, z_loss_cotangents
+    (_, sums), gradients = differentiated(chunked, z_loss, chunk_size)(*given)
+    (_, expected), expected_gradients = differentiated(full_logits, z_loss)(*given)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), sums, expected)
     for name, got in gradients._asdict().items():
         want = getattr(expected_gradients, name)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_rows_without_weight_may_have_any_cotangent():
+def test_zero_cotangents_of_unweighted_rows_keep_gradients_exact():
     """Rows of other members of a mixture have weights of 0 and a cotangent of 0."""
     given = example()
-    mine = jnp.array([False, True, False, True])
-    given = given._replace(weights=given.weights * mine[:, None])
+    has_weight = jnp.array([False, True, False, True])
+    given = given._replace(weights=given.weights * has_weight[:, None])
 
     def total(sums_of, example):
-        return jnp.sum(jnp.where(mine, sums_of(example, 0.0).losses, 0.0))
+        return jnp.sum(jnp.where(has_weight, sums_of(example, 0.0).losses, 0.0))
 
-    got, want = (jax.jit(jax.grad(functools.partial(total, f)))(given) for f in (in_pieces, plain))
+    got, want = (
+        jax.jit(jax.grad(functools.partial(total, f)))(given) for f in (chunked, full_logits)
+    )
     for name, x in got._asdict().items():
         np.testing.assert_allclose(x, getattr(want, name), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("shards", [(2, 1), (4, 1), (2, 5)], ids=str)
-@pytest.mark.usefixtures("pieces")
-def test_a_gradient_summed_over_shards_matches_all_rows_and_slots(shards):
+@pytest.mark.usefixtures("chunk_size")
+def test_sharded_gradient_matches_unsharded(shards):
     def total(states, kernel, shards):
         given = example()._replace(states=states, kernel=kernel)
-        sums = in_pieces(given, 0.0, row_shards=shards[0], slot_shards=shards[1])
+        sums = chunked(given, 0.0, row_shards=shards[0], slot_shards=shards[1])
         return jnp.sum(sums.losses)
 
     gradient = jax.jit(jax.grad(total, (0, 1)), static_argnums=2)
-    got, want = (gradient(*example()[:2], each) for each in (shards, (1, 1)))
+    got, want = (gradient(*example()[:2], num_shards) for num_shards in (shards, (1, 1)))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), got, want)
 
 
 @pytest.mark.parametrize("slot_shards", [1, 2, 5])
-@pytest.mark.usefixtures("pieces")
-def test_the_likeliest_class_of_each_slot(slot_shards):
+@pytest.mark.usefixtures("chunk_size")
+def test_projected_scores_return_argmax_of_each_slot(slot_shards):
     head = projection_of(example())._replace(slot_shards=slot_shards)
     logits = head.finish(jnp.tensordot(head.states, head.kernel, 1))
     read = jax.jit(
@@ -146,31 +152,31 @@ def test_the_likeliest_class_of_each_slot(slot_shards):
 
 
 @pytest.mark.slow
-def test_no_slots_have_no_loss_and_no_gradient():
+def test_zero_slots_have_zero_loss_and_gradient():
     """This occurs if a row group predicts only pairs, and other members predict tokens."""
     given = example()
     given = given._replace(states=given.states[:, :0], weights=given.weights[:, :0])
 
     def total(example):
-        sums = in_pieces(example, 0.1, LABELS[:, :0])
+        sums = chunked(example, 0.1, LABELS[:, :0])
         return jnp.sum(sums.losses + sums.z_losses)
 
     assert total(given) == 0
-    none = cross_entropy.projected_scores(projection_of(given), lambda logits: logits[..., 0])
-    assert none.shape == given.states.shape[:2]
-    for got, like in zip(jax.grad(total)(given), given):
-        np.testing.assert_array_equal(got, jnp.zeros_like(like))
+    scores = cross_entropy.projected_scores(projection_of(given), lambda logits: logits[..., 0])
+    assert scores.shape == given.states.shape[:2]
+    for got, argument in zip(jax.grad(total)(given), given):
+        np.testing.assert_array_equal(got, jnp.zeros_like(argument))
 
 
-def test_bfloat16_keeps_sums_and_accumulation_in_float32(monkeypatch):
+def test_bfloat16_inputs_accumulate_in_float32(monkeypatch):
     monkeypatch.setattr(cross_entropy, "slots_of_a_piece", lambda: 8)
     given = example("bfloat16")
-    both = (jax.jit(f, static_argnums=1)(given, 0.1) for f in (in_pieces, plain))
-    for got, want in zip(*map(jax.tree.leaves, both), strict=True):
+    results = (jax.jit(f, static_argnums=1)(given, 0.1) for f in (chunked, full_logits))
+    for got, want in zip(*map(jax.tree.leaves, results), strict=True):
         assert got.dtype == jnp.float32
         np.testing.assert_allclose(got, want, rtol=1e-5)
-    gradient = jax.jit(jax.grad(lambda x: in_pieces(x, 0.0).losses.sum()))(given)
-    exact = jax.jit(jax.grad(lambda x: plain(x, 0.0).losses.sum()))(
+    gradient = jax.jit(jax.grad(lambda x: chunked(x, 0.0).losses.sum()))(given)
+    exact = jax.jit(jax.grad(lambda x: full_logits(x, 0.0).losses.sum()))(
         jax.tree.map(lambda x: np.asarray(x, np.float32), given)
     )
     for got, want in zip(gradient, exact):
@@ -190,12 +196,12 @@ def compiled(loss, slots):
 
 
 def mean(example, labels, z_loss=0.1):
-    sums = in_pieces(example, z_loss, labels)
+    sums = chunked(example, z_loss, labels)
     total = jnp.sum(sums.losses + (sums.z_losses if z_loss else 0.0))
     return total / jnp.maximum(jnp.sum(example.weights), 1.0)
 
 
-def test_no_array_of_the_program_holds_all_logits(monkeypatch):
+def test_full_logits_are_never_materialized(monkeypatch):
     monkeypatch.setattr(cross_entropy, "slots_of_a_piece", lambda: 4 * B)
     slots = 512
     program = compiled(mean, slots)
@@ -205,7 +211,7 @@ def test_no_array_of_the_program_holds_all_logits(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_gradient_of_a_mean_takes_three_products_and_is_never_computed_again():
+def test_gradient_of_mean_takes_three_matmuls():
     text = compiled(mean, 512).as_text()
     assert " conditional(" not in text
     assert text.count(" dot(") == 3
@@ -215,7 +221,7 @@ def test_the_gradient_of_a_mean_takes_three_products_and_is_never_computed_again
 FACTORS = jnp.array([0.125, 0.0625, 1e-9])
 
 
-def several(example, labels=LABELS):
+def three_labels(example, labels=LABELS):
     """Returns the labels and the weights of three labels of each slot."""
     third = jnp.where(jnp.arange(labels.shape[1]) % 2 == 0, labels, (labels + 1) % V)
     return [labels, (labels * 7 + 3) % V, third], [
@@ -225,19 +231,19 @@ def several(example, labels=LABELS):
     ]
 
 
-def several_whole(example, z_losses):
+def three_labels_full(example, z_losses):
     """Returns the sums of each label alone, from all logits."""
     states, kernel, finish, *_ = projection_of(example)
     logits = finish(jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32))
-    labels, weights = several(example)
+    labels, weights = three_labels(example)
     return [
         weighted_sums(logits, [labels[k]], [weights[k]], [z_losses[k]])[0]
         for k in range(len(labels))
     ]
 
 
-def several_in_pieces(example, z_losses, factors=None):
-    labels, weights = several(example)
+def three_labels_chunked(example, z_losses, factors=None):
+    labels, weights = three_labels(example)
     head = projection_of(example)
     return projected_cross_entropies(head, labels, weights, z_losses, factors)
 
@@ -245,9 +251,9 @@ def several_in_pieces(example, z_losses, factors=None):
 @pytest.mark.sampled
 @pytest.mark.parametrize("z_losses", [(0.1, 0.0, 0.2), (0.0, 0.0, 0.0)])
 @pytest.mark.parametrize("factors", ["expected", "others", None])
-@pytest.mark.usefixtures("pieces")
-def test_several_labels_of_a_slot_match_each_label_alone(factors, z_losses):
-    expected = {"expected": FACTORS, "others": FACTORS[::-1], None: None}[factors]
+@pytest.mark.usefixtures("chunk_size")
+def test_three_labels_per_slot_match_each_label_alone(factors, z_losses):
+    factors_argument = {"expected": FACTORS, "others": FACTORS[::-1], None: None}[factors]
 
     def total(sums_of, example):
         sums = sums_of(example, z_losses)
@@ -257,17 +263,17 @@ def test_several_labels_of_a_slot_match_each_label_alone(factors, z_losses):
     def differentiated(sums_of):
         return jax.jit(jax.value_and_grad(functools.partial(total, sums_of), has_aux=True))
 
-    (_, sums), got = differentiated(functools.partial(several_in_pieces, factors=expected))(
-        example()
-    )
-    (_, expected_sums), want = differentiated(several_whole)(example())
+    (_, sums), got = differentiated(
+        functools.partial(three_labels_chunked, factors=factors_argument)
+    )(example())
+    (_, expected_sums), want = differentiated(three_labels_full)(example())
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), sums, expected_sums)
     for name, x in got._asdict().items():
         np.testing.assert_allclose(x, getattr(want, name), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def mean_of_several(example, labels, z_loss=0.1):
-    labels, weights = several(example, labels)
+def mean_of_three_labels(example, labels, z_loss=0.1):
+    labels, weights = three_labels(example, labels)
     total = jnp.maximum(jnp.sum(example.weights), 1.0)
     factors = [scale * (1.0 / total) for scale in (1.0, 0.5, 0.25)]
     head = projection_of(example)
@@ -276,7 +282,7 @@ def mean_of_several(example, labels, z_loss=0.1):
     return sum(factor * jnp.sum(x) for factor, x in zip(factors, losses))
 
 
-def test_the_gradient_of_several_labels_is_not_computed_again(monkeypatch):
+def test_gradient_of_three_labels_is_not_recomputed(monkeypatch):
     saved = []
 
     def spy(predicate, *branches):
@@ -284,7 +290,7 @@ def test_the_gradient_of_several_labels_is_not_computed_again(monkeypatch):
         return lax.cond(predicate, *branches)
 
     monkeypatch.setattr(cross_entropy, "lax", types.SimpleNamespace(**vars(lax) | {"cond": spy}))
-    gradient = jax.jit(jax.grad(mean_of_several))(example(), LABELS)
+    gradient = jax.jit(jax.grad(mean_of_three_labels))(example(), LABELS)
     jax.block_until_ready(gradient)
     jax.effects_barrier()
     assert saved == [True]

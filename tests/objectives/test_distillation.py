@@ -36,7 +36,7 @@ LOGITS = RANDOM.normal(size=(2, LENGTH, V)).astype(np.float32)
 
 
 @pytest.mark.slow
-def test_the_text_has_the_probability_that_the_teacher_leaves():
+def test_text_token_gets_remaining_teacher_probability():
     raw = rows()
     objective = distilled_lm(IDS, share=0.25, likeliest=LIKELIEST)
     log_p = LOGITS - np.log(np.exp(LOGITS).sum(-1, keepdims=True))
@@ -55,14 +55,14 @@ def test_the_text_has_the_probability_that_the_teacher_leaves():
 
 
 @pytest.mark.slow
-def test_without_a_teacher_both_terms_are_the_loss_of_the_text():
+def test_teacher_term_without_teacher_equals_text_loss():
     objective = distilled_lm(IDS, likeliest=LIKELIEST)
     raw = rows()._replace(teacher=None)
     terms = objective.loss(decoder_batch(objective, raw)).scored(LinearOutputs({"top": LOGITS}))
     np.testing.assert_allclose(terms["tokens"].sums, terms["teacher"].sums, rtol=1e-6)
 
 
-def test_only_the_likeliest_tokens_are_read():
+def test_only_top_k_teacher_tokens_are_read():
     raw = rows(likeliest=5)
     first = decoder_batch(distilled_lm(IDS, likeliest=LIKELIEST), raw)
     assert first["decoder_teacher_tokens"].shape == (2, LIKELIEST, LENGTH)
@@ -70,17 +70,17 @@ def test_only_the_likeliest_tokens_are_read():
     np.testing.assert_array_equal(first["decoder_teacher_tokens"], live)
 
 
-def test_rows_with_too_few_predictions_are_refused():
+def test_too_few_teacher_predictions_raise():
     """Otherwise the last prediction of each token would count several times."""
     with refuses(ValueError, "likeliest", 5, 2):
         decoder_batch(distilled_lm(IDS, likeliest=5), rows(likeliest=2))
 
 
-def test_labels_of_a_slot_sum_to_its_weight():
+def test_teacher_label_weights_sum_to_term_weight():
     objective = distilled_lm(IDS, likeliest=LIKELIEST)
     term = objective.loss(decoder_batch(objective, rows())).terms["teacher"]
     np.testing.assert_allclose(term.labels.weights.sum(-1), term.weights, rtol=1e-6)
 
 
-def test_only_this_objective_reads_a_teacher():
+def test_only_distillation_reads_a_teacher():
     assert {name for name, case in CASES.items() if case.objective.facts.teacher} == {"distilled"}

@@ -65,7 +65,7 @@ def planned(folder, objective, model, **lengths):
 
 
 @pytest.mark.slow
-def test_capitals_are_masked_as_shown(capitals, tmp_path):
+def test_show_masks_same_capitals_as_training(capitals, tmp_path):
     plan = planned(tmp_path, capitals.masked_capitals, models.encoder, encoder=64)
     rows = next(open_batches(plan))[0]
     tokens, segments = np.asarray(rows.tokens), np.asarray(rows.segments)
@@ -84,11 +84,13 @@ def test_capitals_are_masked_as_shown(capitals, tmp_path):
     for row, shown in enumerate(read(view.features["inputs"])[0]):
         used = (segments[row] == 1).sum()
         np.testing.assert_array_equal(shown[:used], trained["inputs"][row][:used])
-    own = segments[:, : view.length] == 1
-    np.testing.assert_array_equal(hidden_tokens(view) & own, is_capital[:, : view.length] & own)
+    in_first_document = segments[:, : view.length] == 1
+    np.testing.assert_array_equal(
+        hidden_tokens(view) & in_first_document, is_capital[:, : view.length] & in_first_document
+    )
 
 
-def test_a_second_head_is_trained(capitals, tmp_path):
+def test_second_head_has_parameters(capitals, tmp_path):
     plan = planned(tmp_path, capitals.causal_lm_with_case, models.decoder, decoder=32)
     assert plan.recipe.model.heads == ("vocabulary", "capital")
     params = unboxed(abstract_params(plan.recipe.model))
@@ -96,6 +98,6 @@ def test_a_second_head_is_trained(capitals, tmp_path):
 
 
 @pytest.mark.slow
-def test_they_keep_the_laws(capitals):
+def test_documented_objectives_keep_laws(capitals):
     for build in (capitals.masked_capitals, capitals.causal_lm_with_case):
         check_objective(build(specimen_ids(1000)), specimen_ids(1000))

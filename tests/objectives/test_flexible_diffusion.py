@@ -12,7 +12,7 @@ from tests.objectives.batches import corrupt, text
 from tests.objectives.registry import IDS, quick_jit
 
 V = 7
-BUILT = flexible_masked_diffusion(IDS._replace(size=V, text=(2, V), mask=1, cls=None, sep=None))
+OBJECTIVE = flexible_masked_diffusion(IDS._replace(size=V, text=(2, V), mask=1, cls=None, sep=None))
 
 
 class Outputs:
@@ -45,7 +45,7 @@ def batch_of(rows, slots):
 
 
 @pytest.mark.slow
-def test_the_loss_is_that_of_the_published_code():
+def test_loss_matches_published_code():
     """Compares with `interpolant.py` and `bregman.py` of brianlck/FlexMDM, run on fixed times.
 
     The texts are 2 3 4 5 6 2 at time 0.6, and 6 5 4 at time 0.3. Their insertion times in percent
@@ -62,7 +62,7 @@ def test_the_loss_is_that_of_the_published_code():
     logits = np.zeros((2, 6, V), np.float32)
     logits[:, 1:] = 2 * np.sin(0.7 * np.arange(84)).reshape(2, 6, V)[:, :5]
     expected_gaps = np.exp(np.cos(1.3 * np.arange(14))).reshape(2, 7)[:, :6]
-    terms = BUILT.loss(batch).scored(Outputs(logits, expected_gaps))
+    terms = OBJECTIVE.loss(batch).scored(Outputs(logits, expected_gaps))
     tokens, gaps = np.array([13.875305, 1.312393]), np.array([11.914679, 4.024149])
     np.testing.assert_allclose(terms["tokens"].sums, tokens, rtol=1e-6)
     np.testing.assert_allclose(terms["gaps"].sums, gaps, rtol=2e-5)
@@ -98,7 +98,7 @@ def states_of(texts):
         {(): 0.1, (2,): 0.25, (2, 3): 0.35, (3, 2): 0.1, (2, 2): 0.2},
     ],
 )
-def test_the_bound_of_the_best_model_is_at_least_the_entropy_of_the_texts(texts):
+def test_bound_of_optimal_model_is_at_least_entropy(texts):
     """A model that knows the time and the texts predicts the means of tokens and of gaps.
 
     With at most one token, the mean loss over texts and noise is exactly the entropy of the texts.
@@ -110,22 +110,24 @@ def test_the_bound_of_the_best_model_is_at_least_the_entropy_of_the_texts(texts)
 
     @quick_jit
     def bounds(batch, logits, expected_gaps):
-        return BUILT.loss(batch).scored(Outputs(logits, expected_gaps))["bound"].sums
+        return OBJECTIVE.loss(batch).scored(Outputs(logits, expected_gaps))["bound"].sums
 
     nodes, weights = np.polynomial.legendre.leggauss(40)
     total = 0.0
     for root, weight in zip((nodes + 1) / 2, weights / 2):
         rate = root**2
         log_rate = np.log(rate)
-        law = np.array([rate, -rate * log_rate, 1 - rate + rate * log_rate])
-        chances = np.array([texts[x] * np.prod(law[list(fates)]) for x, fates, *_ in states])
+        fate_probabilities = np.array([rate, -rate * log_rate, 1 - rate + rate * log_rate])
+        chances = np.array(
+            [texts[x] * np.prod(fate_probabilities[list(fates)]) for x, fates, *_ in states]
+        )
         probabilities = np.full((len(states), 4, V), 1e-30)
         expected_gaps = np.full((len(states), 4), 1e-30)
         for i, (*_, inputs, _, _) in enumerate(states):
-            alike = [k for k, (*_, other, _, _) in enumerate(states) if other == inputs]
-            for k in alike:
+            same_inputs = [k for k, (*_, other, _, _) in enumerate(states) if other == inputs]
+            for k in same_inputs:
                 _, _, _, gaps, labels = states[k]
-                share = chances[k] / chances[alike].sum()
+                share = chances[k] / chances[same_inputs].sum()
                 expected_gaps[i, : len(gaps)] += share * np.array(gaps)
                 for slot, token in labels.items():
                     probabilities[i, slot, token] += share
@@ -140,7 +142,7 @@ def test_the_bound_of_the_best_model_is_at_least_the_entropy_of_the_texts(texts)
         assert entropy < total < entropy + 0.5
 
 
-def test_the_weights_of_masks_sum_to_one_per_token():
+def test_mask_weights_average_to_one_per_token():
     """A mask occurs with probability -r ln r and has the weight 1 / r."""
     lowest = inspect.signature(flexible_masked_diffusion).parameters["lowest_rate"].default
     rates = np.geomspace(lowest, 1, 100_001)
@@ -148,7 +150,7 @@ def test_the_weights_of_masks_sum_to_one_per_token():
     assert mean == pytest.approx(1, abs=2e-5)
 
 
-def test_gaps_count_the_tokens_that_are_missing_between_others():
+def test_gaps_count_missing_tokens():
     rows = [text(30), np.concatenate([text(12, seed=1), [IDS.cls]])]
     got = corrupt(flexible_masked_diffusion(IDS), rows, copies=200)
     for b in range(200):
@@ -167,7 +169,7 @@ def test_gaps_count_the_tokens_that_are_missing_between_others():
     assert (got["inputs_gaps"].sum(1) > 0).any() and (got["labels_weights"].sum(1) > 0).any()
 
 
-def test_tokens_are_missing_and_masked_as_often_as_their_rate_says():
+def test_tokens_are_deleted_and_masked_at_their_rates():
     """z-tests, significance 0.001: r of the tokens are missing, and -r ln r are masked."""
     n, copies = 200, 1_000
     objective = flexible_masked_diffusion(IDS, lowest_rate=0.001)
@@ -183,6 +185,6 @@ def test_tokens_are_missing_and_masked_as_often_as_their_rate_says():
     assert rate.min() > 0.001 and abs(rate.mean() - 0.5) < 3.3 / np.sqrt(12 * copies)
 
 
-def test_a_high_lowest_rate_gives_no_bound():
+def test_high_lowest_rate_gives_no_bound():
     assert flexible_masked_diffusion(IDS).facts.bound == "bound"
     assert flexible_masked_diffusion(IDS, lowest_rate=2e-6).facts.bound is None

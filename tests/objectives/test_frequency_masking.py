@@ -52,7 +52,7 @@ def state_of(counts, ids):
 
 
 @pytest.mark.parametrize("power, rate", PUBLISHED)
-def test_rates_are_those_of_the_published_code(power, rate):
+def test_mask_rates_match_published_code(power, rate):
     """Both texts are documents of one row, whose special token and padding do not count."""
     words = np.array([*TEXTS[0], *TEXTS[1]]) + 2
     tokens = np.concatenate([words, [SMALL.eos, 0]]).astype(np.int32)
@@ -68,13 +68,13 @@ def test_rates_are_those_of_the_published_code(power, rate):
         np.testing.assert_allclose(document.mean(), rate, atol=1e-5)
 
 
-def test_words_of_the_same_frequency_have_the_same_rank():
+def test_words_of_equal_frequency_have_equal_rank():
     np.testing.assert_array_equal(frequency_ranks(jnp.array([5.0, 9, 5, 0, 0])), [1, 0, 1, 3, 3])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("complementary", [False, True])
-def test_counts_are_of_the_text_that_was_read(complementary):
+def test_word_counts_match_text_read(complementary):
     objective = frequency_informed_diffusion(IDS, complementary=complementary)
     rows = [np.array([50, 60, 50, IDS.eos]), text(9)]
     features = corrupt(objective, rows, copies=5)
@@ -94,7 +94,7 @@ def test_counts_are_of_the_text_that_was_read(complementary):
 
 
 @pytest.mark.slow
-def test_rows_of_other_members_are_not_counted():
+def test_words_of_other_mixture_members_are_not_counted():
     members = {"informed": (frequency_informed_diffusion, 1), "masked": (masked_lm, 1)}
     objective = mixture(IDS, members)
     features = corrupt(objective, [text(9)], [text(9, seed=1)], copies=3, members=[0, 1])
@@ -106,7 +106,7 @@ def test_rows_of_other_members_are_not_counted():
     np.testing.assert_array_equal(counts, expected)
 
 
-def informed(objective, counts, row, copies):
+def corrupt_with_counts(objective, counts, row, copies):
     """Returns features of copies of a row of one document, given the counts of all words."""
     rows = Row(*(np.stack([x] * copies) for x in (row, np.ones_like(row), np.int32(0))))
     rows = rows._replace(chances=objective.adaptation.chances(state_of(counts, SMALL), rows))
@@ -116,32 +116,32 @@ def informed(objective, counts, row, copies):
 
 
 @pytest.mark.slow
-def test_rare_words_are_masked_more_often_and_their_complements_less():
+def test_rare_words_are_masked_more_often():
     """z-tests, significance 0.001."""
     row = np.array([2, 7, 13, 2, 5, 9, 11, 2], np.int32)
     objective = frequency_informed_diffusion(SMALL, complementary=True, power=1.0)
-    got = informed(objective, COUNTS, row, copies=4_000)
+    got = corrupt_with_counts(objective, COUNTS, row, copies=4_000)
     masked = got["inputs"].reshape(4_000, 2, 8) == SMALL.mask
     np.testing.assert_array_equal(masked[:, 0], ~masked[:, 1])
     chances = objective.adaptation.chances(
         state_of(COUNTS, SMALL), Row(row, np.ones_like(row), np.int32(0))
     )
-    law = jax.vmap(
+    rates_of = jax.vmap(
         lambda rate: rates_by_chances(
             chances, np.ones(8, bool), np.ones(8, np.int32), rate[None], np.float32(1)
         )
     )
-    rates = np.asarray(law(got["rates"][:, 0])) / 2**24
+    rates = np.asarray(rates_of(got["rates"][:, 0])) / 2**24
     z = (masked[:, 0] - rates).sum(0) / np.sqrt((rates * (1 - rates)).sum(0))
     assert np.abs(z).max() < 3.9
     assert masked[:, 0, 2].mean() > 0.6 > 0.4 > masked[:, 0, 0].mean()
 
 
 @pytest.mark.slow
-def test_words_of_equal_frequency_are_masked_like_plain_diffusion():
+def test_equal_frequencies_mask_like_masked_diffusion():
     """Before the first step, and without a state, all words have the same rate."""
     row = np.arange(2, 14, dtype=np.int32)
-    plain = informed(frequency_informed_diffusion(SMALL), [0] * 16, row, copies=50)
+    plain = corrupt_with_counts(frequency_informed_diffusion(SMALL), [0] * 16, row, copies=50)
     keys = jax.random.split(jax.random.key(0), 50)
     rows = Row(*(np.stack([x] * 50) for x in (row, np.ones_like(row), np.int32(0))))
     objective = masked_diffusion(SMALL)
@@ -159,7 +159,7 @@ def test_words_of_equal_frequency_are_masked_like_plain_diffusion():
     ],
 )
 @pytest.mark.slow
-def test_laws_hold_with_chances(law):
+def test_laws_hold_with_mask_probabilities(law):
     objective = frequency_informed_diffusion(IDS, complementary=True, power=0.5)
     case = laws.examples(objective, IDS)
     random = np.random.default_rng(4)

@@ -22,11 +22,11 @@ TEXT = [A, B, STOP, C, A, STOP, D, STOP]
 def _corrupt(n: int, **settings):
     objective = gap_sentences(IDS, **settings)
 
-    def one(key, tokens):
+    def corrupt_one(key, tokens):
         row = Row(tokens, (tokens > 0).astype(np.int32), np.int32(0))
         return objective.corrupt(key, row, row, objective.lengths(n), 1)
 
-    return quick_jit(jax.vmap(one))
+    return quick_jit(jax.vmap(corrupt_one))
 
 
 def corrupted(texts, seed=0, **settings) -> list[tuple[list[int], list[int]]]:
@@ -52,13 +52,13 @@ def rouge_1(sentence, rest) -> Fraction:
 
 
 @pytest.mark.slow
-def test_the_principal_sentence_by_hand():
+def test_principal_sentence_by_hand():
     assert corrupted([TEXT]) == [([A, B, STOP, IDS.mask, D, STOP], [C, A, STOP])]
     assert corrupted([TEXT], selection="lead") == [([IDS.mask, *TEXT[3:]], TEXT[:3])]
 
 
 @pytest.mark.slow
-def test_principal_sentences_have_the_highest_rouge():
+def test_principal_sentences_have_highest_rouge_1():
     draw = np.random.default_rng(0)
     texts = [draw.integers(10, 24, draw.integers(1, 61)).tolist() for _ in range(60)]
     for text, (inputs, targets) in zip(texts, corrupted(texts)):
@@ -73,7 +73,7 @@ def test_principal_sentences_have_the_highest_rouge():
 
 
 @pytest.mark.slow
-def test_random_sentences_are_equally_likely_and_some_stay_as_they_are():
+def test_random_sentences_are_uniform_and_unchanged_share_is_kept():
     draws, text = 2000, sum(([x, STOP] for x in (20, 21, 22, 23)), [])
     settings = dict(rate=0.5, selection="random", unchanged_share=0.2)
     found = corrupted([text] * draws, **settings)

@@ -1,4 +1,4 @@
-"""Goldfish loss: which tokens are left out, and the loss, compared with the paper's formula."""
+"""Goldfish loss: which tokens are dropped, and the loss, compared with the paper's formula."""
 
 import functools
 
@@ -51,7 +51,7 @@ def weigh(k, width, length):
 
 
 @pytest.mark.parametrize("k, width", [(4, 13), (2, 1), (50, 2)])
-def test_the_tokens_left_out_are_those_of_the_paper(k, width):
+def test_dropped_tokens_match_paper(k, width):
     row, _ = text_row((150, 1, 40, 60), 280)  # packed documents, one with a single token
     expected = weights_by_loops(row.tokens, row.segments, k, width)
     np.testing.assert_array_equal(weigh(k, width, 280)(row.tokens, row.segments), expected)
@@ -59,14 +59,14 @@ def test_the_tokens_left_out_are_those_of_the_paper(k, width):
 
 
 @pytest.mark.parametrize("k", [2, 4, 50])
-def test_one_token_in_k_is_left_out(k):
+def test_one_in_k_tokens_is_dropped(k):
     tokens = np.random.default_rng(0).integers(2, 32_000, 40_000).astype(np.int32)
     weights = weigh(k, 13, tokens.size)(tokens, np.ones_like(tokens))
     error = np.sqrt((1 - 1 / k) / k / tokens.size)
     assert weights[:13].all() and abs(np.mean(weights == 0) - 1 / k) < 4 * error
 
 
-def test_the_choice_does_not_reveal_the_token():
+def test_dropping_depends_only_on_preceding_context():
     """A token changes the choice of later tokens only, and of at most `width` of them."""
     width, slot = 5, 40
     row, _ = text_row((100,), 100)
@@ -79,7 +79,7 @@ def test_the_choice_does_not_reveal_the_token():
     assert np.flatnonzero(changed).tolist() == list(range(slot + 1, slot + 1 + width))
 
 
-def test_a_repeated_passage_is_left_without_the_same_tokens():
+def test_repeated_passage_drops_same_tokens():
     width = 13
     draw = np.random.default_rng(1)
     passage = draw.integers(2, 32_000, 80).astype(np.int32)
@@ -97,7 +97,7 @@ def test_a_repeated_passage_is_left_without_the_same_tokens():
     np.testing.assert_array_equal(chosen[0], chosen[2])
 
 
-def test_the_loss_is_the_mean_over_the_tokens_that_count():
+def test_loss_is_mean_over_kept_tokens():
     V, length = 60, 64
     objective = goldfish_loss(IDS, 3, 4)
     documents = [(30, 1, 20), (40,)]
@@ -135,6 +135,6 @@ def test_the_loss_is_the_mean_over_the_tokens_that_count():
     np.testing.assert_allclose(value, total / count, rtol=1e-5)
 
 
-def test_it_is_used_like_a_causal_model_but_is_not_its_likelihood():
+def test_facts_equal_causal_lm_except_likelihood():
     facts = goldfish_loss(IDS).facts
     assert facts == causal_lm(IDS).with_facts(likelihood=None).facts

@@ -27,14 +27,14 @@ def noised():
 
 
 @pytest.mark.slow
-def test_times_are_uniform_between_0_and_1(noised):
+def test_times_are_uniform_in_unit_interval(noised):
     _, _, times = noised
     assert times.min() > 5e-5 and times.max() < 1 - 5e-5
     assert abs(times.mean() - 0.5) < 4 / np.sqrt(12 * times.size)
     assert abs(times.var() - 1 / 12) < 4 * 0.0745 / np.sqrt(times.size)
 
 
-def test_tokens_are_masked_and_replaced_with_the_probabilities_of_their_time(noised):
+def test_tokens_are_masked_and_replaced_at_rates_of_their_time(noised):
     tokens, inputs, times = noised
     replacing = 2 * 0.2 / 0.8 * np.sqrt(times * (1 - times))
     expected = {"masked": times / (1 + replacing), "replaced": replacing / (1 + replacing)}
@@ -47,12 +47,14 @@ def test_tokens_are_masked_and_replaced_with_the_probabilities_of_their_time(noi
     middle = np.abs(times - 0.5) < 0.05
     assert abs(counts["replaced"][middle].mean() - 0.2) < 0.01
     first, last = IDS.text
-    others = inputs[counts["replaced"]]
-    assert others.min() >= first and others.max() < last
-    assert abs(others.mean() - (first + last) / 2) < 4 * (last - first) / np.sqrt(12 * others.size)
+    replacements = inputs[counts["replaced"]]
+    assert replacements.min() >= first and replacements.max() < last
+    assert abs(replacements.mean() - (first + last) / 2) < 4 * (last - first) / np.sqrt(
+        12 * replacements.size
+    )
 
 
-def of_paper(share, logits, label, given, t):
+def loss_by_paper(share, logits, label, given, t):
     """Returns (divergence, weight in the bound), from distributions over the whole vocabulary."""
     text = slice(FIRST, FIRST + NUMBER)
     p = np.zeros(15)
@@ -65,8 +67,8 @@ def of_paper(share, logits, label, given, t):
         return ((1 - t) * x + t * np.eye(15)[MASK] + c * random) / (1 + c)
 
     true, predicted = noise(np.eye(15)[label]), noise(p)
-    there = true > 0
-    divergence = np.sum(true[there] * np.log(true[there] / predicted[there]))
+    positive = true > 0
+    divergence = np.sum(true[positive] * np.log(true[positive] / predicted[positive]))
     ratio = true[given] / predicted[given]
     # Compute the rates of change by finite differences: the rate of the probability that a token
     # stays, and the rate of the distribution that replaces it.
@@ -84,27 +86,27 @@ def of_paper(share, logits, label, given, t):
 
 @pytest.mark.parametrize("given", ["mask", "same", "other"])
 @pytest.mark.parametrize("share", [0.1, 0.3])
-def test_the_loss_matches_the_paper(share, given):
+def test_loss_matches_paper(share, given):
     random, label = np.random.default_rng(1), 5
     noised = {"mask": MASK, "same": label, "other": 8}[given]
     for t in (0.05, 0.5, 0.9):
         logits = random.normal(size=15) * 2
-        expected, weight = of_paper(share, logits, label, noised, t)
+        expected, weight = loss_by_paper(share, logits, label, noised, t)
         constants = hybrid_diffusion(IDS, random_share=share).loss.args[0]
         constants = dataclasses.replace(constants, mask=MASK, text=(FIRST, FIRST + NUMBER))
         arrays = (jnp.asarray(x) for x in (np.float32(logits), label, noised, np.float32(t)))
-        loss, of_loss, of_bound = hybrid_losses(constants, *arrays)
+        loss, loss_weight, bound_weight = hybrid_losses(constants, *arrays)
         np.testing.assert_allclose(loss, expected, rtol=1e-4)
-        np.testing.assert_allclose(of_bound, weight, rtol=1e-4)
-        same = 2 * share / (1 - share) / NUMBER * np.sqrt(t / (1 - t))
-        assert of_loss == pytest.approx({"mask": 2, "same": same, "other": 1}[given], rel=1e-5)
+        np.testing.assert_allclose(bound_weight, weight, rtol=1e-4)
+        unchanged_weight = 2 * share / (1 - share) / NUMBER * np.sqrt(t / (1 - t))
+        assert loss_weight == pytest.approx(
+            {"mask": 2, "same": unchanged_weight, "other": 1}[given], rel=1e-5
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share, lacks", [(0, 0.001), (0.1, 0.029), (0.5, 0.205)])
-def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_last_time(
-    share, lacks
-):
+@pytest.mark.parametrize("share, missing_nats", [(0, 0.001), (0.1, 0.029), (0.5, 0.205)])
+def test_bound_of_constant_outputs_equals_removed_information(share, missing_nats):
     """The bound is the information about the text that the noise removes between these times."""
     n, mask = 256, 256
     logit = np.linspace(-np.log(1e4), np.log(1e4), 4001)
@@ -113,27 +115,27 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
         hybrid_diffusion(IDS, random_share=share).loss.args[0], mask=mask, text=(0, n)
     )
 
-    def part(given, probability):  # the part of the mean loss from this input, by time
+    def loss_from(given, probability):  # the part of the mean loss from this input, by time
         logits, zeros = np.zeros((t.size, n), np.float32), np.zeros(t.size, int)
         losses, _, weight = hybrid_losses(noise, logits, zeros, zeros + given, np.float32(t))
         return probability * np.float64(losses) * np.float64(weight)
 
     c = 2 * share / (1 - share) * np.sqrt(t * (1 - t))
-    keeps, each, masked = (1 - t) / (1 + c), c / (1 + c) / n, t / (1 + c)
-    mean = part(mask, masked) + part(0, keeps + each) + part(1, (n - 1) * each)
+    keep, replace, masked = (1 - t) / (1 + c), c / (1 + c) / n, t / (1 + c)
+    mean = loss_from(mask, masked) + loss_from(0, keep + replace) + loss_from(1, (n - 1) * replace)
     bound = np.trapezoid(mean, t)
 
     def information(k):  # nats of information about the original token
-        kinds = (keeps[k] + each[k], 1), (each[k], n - 1), (masked[k], 1)
+        kinds = (keep[k] + replace[k], 1), (replace[k], n - 1), (masked[k], 1)
         after = -sum(count * p * np.log(p) for p, count in kinds if p)
         text = 1 - masked[k]
         return -masked[k] * np.log(masked[k]) - text * np.log(text / n) - after
 
     assert bound == pytest.approx(information(0) - information(-1), abs=2e-3)
-    assert np.log(n) - bound == pytest.approx(lacks, abs=2e-3)
+    assert np.log(n) - bound == pytest.approx(missing_nats, abs=2e-3)
 
 
-def test_without_replaced_tokens_the_bound_matches_masked_diffusion():
+def test_bound_without_random_tokens_matches_masked_diffusion():
     """The loss is -log p / t for masked tokens and 0 for other tokens."""
     constants = hybrid_diffusion(IDS, random_share=0).loss.args[0]
     constants = dataclasses.replace(constants, mask=MASK, text=(FIRST, FIRST + NUMBER))

@@ -24,7 +24,7 @@ def term(predicted, shallow):
     return loss.scored(LinearOutputs(hidden))["implicit_token"]
 
 
-def test_each_state_predicts_the_shallow_state_after_it_in_its_document():
+def test_each_state_predicts_next_shallow_state_of_document():
     pairs = [(0, 1), (1, 2), (4, 5)]
     expected = 0.0
     for slot, after in pairs:
@@ -37,7 +37,7 @@ def test_each_state_predicts_the_shallow_state_after_it_in_its_document():
     assert got.weights.tolist() == [3.0] and got.scale == 0.5
 
 
-def test_shallow_states_are_not_trained_to_be_predicted():
+def test_shallow_states_get_no_gradient():
     predicted, shallow = jax.jit(jax.grad(lambda *x: term(*x).sums.sum(), (0, 1)))(
         PREDICTED, SHALLOW
     )
@@ -46,5 +46,5 @@ def test_shallow_states_are_not_trained_to_be_predicted():
 
 
 @pytest.mark.slow
-def test_constant_states_have_no_loss():
+def test_constant_states_have_zero_loss():
     assert term(np.ones_like(PREDICTED), np.zeros_like(SHALLOW)).sums.tolist() == [0.0]

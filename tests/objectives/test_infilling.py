@@ -29,7 +29,7 @@ from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, un
 PREFIX, SUFFIX, MIDDLE = IDS.fim
 
 
-def in_letters(features, n: int, stream: str = "targets") -> list[str]:
+def as_letters(features, n: int, stream: str = "targets") -> list[str]:
     """Returns each row's document in letters: `<prefix> a <suffix> b <middle> c /` is PaSbMc/."""
     _, (document,) = text_row((n,), n)
     letters = dict(zip(document, "abcdefgh"))
@@ -41,43 +41,45 @@ def in_letters(features, n: int, stream: str = "targets") -> list[str]:
 
 def written(objective, n: int, copies: int, seed: int) -> list[str]:
     """Returns the targets of a document of n tokens, for `copies` keys."""
-    return in_letters(corrupt_copies(objective, (n,), copies, seed), n)
+    return as_letters(corrupt_copies(objective, (n,), copies, seed), n)
 
 
 # --- fill in the middle -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", CUTS)
-def test_two_cuts_are_uniform_and_independent_and_every_form_is_written_as_in_the_paper(form):
-    law = Counter()
+def test_cuts_are_uniform_and_forms_match_paper(form):
+    probabilities = Counter()
     for outcome, chance in zip(CUTS[form], CHANCES):
-        law[outcome] += float(chance)
-    how = {"spm_rate": 0} if form == "psm" else {"spm_rate": 1, "spm": form}
-    assert_law(written(fill_in_the_middle(IDS, 1, **how), 2, 18_000, seed=1), dict(law))
+        probabilities[outcome] += float(chance)
+    spm_settings = {"spm_rate": 0} if form == "psm" else {"spm_rate": 1, "spm": form}
+    assert_law(
+        written(fill_in_the_middle(IDS, 1, **spm_settings), 2, 18_000, seed=1), dict(probabilities)
+    )
 
 
 @pytest.mark.slow
-def test_pairs_of_cuts_of_a_longer_text_are_uniform():
+def test_cut_pairs_are_uniform_in_longer_text():
     texts = written(fill_in_the_middle(IDS, 1, 0), 6, 20_000, seed=2)
     cuts = [(x.index("S") - 1, x.index("S") - 1 + len(x) - x.index("M") - 2) for x in texts]
     pairs = {(a, b): (1 + (a < b)) / 49 for b in range(7) for a in range(b + 1)}
     assert_law(cuts, pairs)
 
 
-def test_shares_of_plain_psm_and_spm():
+def test_shares_of_plain_psm_and_spm_follow_rates():
     objective = fill_in_the_middle(IDS, rate=0.6, spm_rate=0.25, spm="spm")
     first = [x[0] for x in written(objective, 8, 10_000, seed=3)]
     assert_law(first, {"a": 0.4, "P": 0.6 * 0.75, "S": 0.6 * 0.25})
 
 
 @pytest.mark.slow
-def test_a_rate_of_zero_and_of_one_is_never_and_always():
+def test_rate_0_never_infills_and_rate_1_always_infills():
     assert set(written(fill_in_the_middle(IDS, 0), 5, 1000, seed=4)) == {"abcde/"}
     assert not any(x[0] == "a" for x in written(fill_in_the_middle(IDS, 1), 5, 1000, seed=4))
 
 
 @pytest.mark.slow
-def test_documents_of_a_row_are_cut_independently():
+def test_packed_documents_are_cut_independently():
     targets = corrupt_copies(fill_in_the_middle(IDS, 1, 0), (1, 1), 16_000, seed=5)["targets"]
     # P _ S _ M _ /: the token is the prefix, the suffix or the middle.
     places = [np.flatnonzero(row < IDS.text[1]) for row in np.where(targets > 1, targets, IDS.size)]
@@ -86,7 +88,7 @@ def test_documents_of_a_row_are_cut_independently():
     assert_law(kinds, {(a, b): p * q for a, p in chance.items() for b, q in chance.items()})
 
 
-def test_no_middle_and_no_marker_is_cut_off_in_a_row_that_is_full():
+def test_full_row_keeps_middle_and_all_markers():
     objective = fill_in_the_middle(IDS, rate=1)
     n = raw_length(objective, layouts.decoder, decoder=32)
     assert n == 28
@@ -102,7 +104,7 @@ SINGLE = 2 / exp(1)  # Poisson(1) is 0 or 1
 
 
 @pytest.mark.slow
-def test_spans_are_uniform_and_moved_behind_their_sentinels():
+def test_spans_are_uniform_and_follow_their_sentinels():
     law = dict.fromkeys(
         # The six spans of three tokens.
         ("XbcXa/", "aXcXb/", "abXXc/", "XcXab/", "aXXbc/", "XXabc/"),
@@ -113,17 +115,17 @@ def test_spans_are_uniform_and_moved_behind_their_sentinels():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [16, 3])
-def test_the_number_of_spans_is_poisson_but_at_least_one_and_at_most_that_many(most):
-    spans = [x.count("/") for x in written(causal_masking(IDS, most), 8, 20_000, seed=8)]
+@pytest.mark.parametrize("max_spans", [16, 3])
+def test_span_count_is_clipped_poisson(max_spans):
+    spans = [x.count("/") for x in written(causal_masking(IDS, max_spans), 8, 20_000, seed=8)]
     mass = [exp(-1) / factorial(k) for k in range(12)]
-    most = min(most, 4)  # Eight tokens have room for at most four spans.
-    law = {1: SINGLE} | {k: mass[k] for k in range(2, most)}
-    assert_law(spans, law | {most: 1 - sum(law.values())})
+    max_spans = min(max_spans, 4)  # Eight tokens have room for at most four spans.
+    law = {1: SINGLE} | {k: mass[k] for k in range(2, max_spans)}
+    assert_law(spans, law | {max_spans: 1 - sum(law.values())})
 
 
 @pytest.mark.slow
-def test_sentinels_bear_no_loss_and_all_else_does():
+def test_only_sentinels_have_no_loss():
     features = corrupt_copies(causal_masking(IDS), (30, 1, 17), 200, seed=9)
     sentinel = np.isin(features["targets"], IDS.sentinels)
     live = features["targets_segments"] > 0
@@ -134,20 +136,20 @@ def test_sentinels_bear_no_loss_and_all_else_does():
 
 
 @pytest.mark.slow
-def test_blanks_are_uniform_and_written_in_any_order():
+def test_blanks_are_uniform_and_shuffled():
     # Two of four tokens are hidden: one span of two if the first draw is not 1, else two separate
     # spans.
-    one = exp(-1) / (1 - exp(-1))
+    single_span = exp(-1) / (1 - exp(-1))
     law = {
-        "_cd ab/ 000 123": (1 - one) / 3,
-        "a_d bc/ 111 123": (1 - one) / 3,
-        "ab_ cd/ 222 123": (1 - one) / 3,
-        "_b_d a/c/ 0022 1212": one / 6,
-        "_b_d c/a/ 2200 1212": one / 6,
-        "_bc_ a/d/ 0033 1212": one / 6,
-        "_bc_ d/a/ 3300 1212": one / 6,
-        "a_c_ b/d/ 1133 1212": one / 6,
-        "a_c_ d/b/ 3311 1212": one / 6,
+        "_cd ab/ 000 123": (1 - single_span) / 3,
+        "a_d bc/ 111 123": (1 - single_span) / 3,
+        "ab_ cd/ 222 123": (1 - single_span) / 3,
+        "_b_d a/c/ 0022 1212": single_span / 6,
+        "_b_d c/a/ 2200 1212": single_span / 6,
+        "_bc_ a/d/ 0033 1212": single_span / 6,
+        "_bc_ d/a/ 3300 1212": single_span / 6,
+        "a_c_ b/d/ 1133 1212": single_span / 6,
+        "a_c_ d/b/ 3311 1212": single_span / 6,
     }
     features = corrupt_copies(blank_infilling(IDS, 0.5, 1), (4,), 12_000, seed=10)
     live = features["targets_segments"] > 0
@@ -155,7 +157,7 @@ def test_blanks_are_uniform_and_written_in_any_order():
         ["".join(map(str, row[n])) for row, n in zip(features[f"targets_{name}"], live)]
         for name in ("positions", "block_positions")
     ]
-    texts = [in_letters(features, 4, stream) for stream in ("inputs", "targets")]
+    texts = [as_letters(features, 4, stream) for stream in ("inputs", "targets")]
     assert_law(map(" ".join, zip(*texts, *columns)), law)
 
 
@@ -169,7 +171,7 @@ def published_spans(random, hidden: int, mean: float) -> list[int]:
     return spans
 
 
-def assert_same_law(got, expected):
+def assert_same_distribution(got, expected):
     kinds = sorted({*got, *expected})
     table = np.array([[Counter(x)[kind] for kind in kinds] for x in (got, expected)])
     table = table[:, table.min(0) > 5]
@@ -178,16 +180,16 @@ def assert_same_law(got, expected):
 
 
 @pytest.mark.slow
-def test_the_number_of_spans_follows_the_published_procedure():
+def test_span_count_matches_published_procedure():
     # 30 tokens are hidden.
     features = corrupt_copies(blank_infilling(IDS), (200,), 10_000, seed=11)
     random = np.random.default_rng(12)
     published = [len(published_spans(random, 30, 3)) for _ in range(10_000)]
-    assert_same_law((features["targets"] == IDS.eos).sum(1).tolist(), published)
+    assert_same_distribution((features["targets"] == IDS.eos).sum(1).tolist(), published)
 
 
 @pytest.mark.slow
-def test_lengths_of_spans_follow_the_published_procedure_in_the_text_and_as_written():
+def test_span_lengths_and_order_match_published_procedure():
     # Five tokens are hidden.
     features = corrupt_copies(blank_infilling(IDS, 0.2), (25,), 12_000, seed=13)
     outcomes = []
@@ -200,7 +202,7 @@ def test_lengths_of_spans_follow_the_published_procedure_in_the_text_and_as_writ
     for _ in outcomes:
         spans = published_spans(random, 5, 3)
         published.append((*random.permutation(spans), *random.permutation(len(spans))))
-    assert_same_law(outcomes, published)
+    assert_same_distribution(outcomes, published)
 
 
 @pytest.mark.slow
@@ -213,18 +215,18 @@ def test_blocks_are_shuffled_uniformly():
     assert_uniform(np.argsort(places, axis=1), 6)
 
 
-def test_lengths_leave_room_for_all_but_two_in_a_million_documents():
+def test_planned_spans_overflow_in_under_two_per_million_documents():
     mass = np.array([0] + [exp(-3) * 3**k / factorial(k) for k in range(1, 40)])
     mass /= mass.sum()
     for hidden in range(1, 100):
-        _, most = blank_counts(20 * hidden, (1, 20), (3, 1), np)
-        total = np.eye(1, hidden)[0]  # distribution of the sum of `most` draws, below `hidden`
-        for _ in range(most):
+        _, num_spans = blank_counts(20 * hidden, (1, 20), (3, 1), np)
+        total = np.eye(1, hidden)[0]  # distribution of the sum of `num_spans` draws, below `hidden`
+        for _ in range(num_spans):
             total = np.convolve(total, mass)[:hidden]
         assert total.sum() < 2e-6, hidden
 
 
-def test_a_decoder_is_given_the_mask_s_position_and_the_place_in_the_block():
+def test_decoder_gets_mask_position_and_block_position():
     row, ((token,),) = text_row((1,), 1)
     objective = blank_infilling(IDS)
     lengths = objective.lengths(1)
@@ -241,7 +243,7 @@ def test_a_decoder_is_given_the_mask_s_position_and_the_place_in_the_block():
     assert features["targets"].tolist() == [token, IDS.eos]
 
 
-# --- nothing is lost, whatever the documents and the settings -----------------------------------
+# --- corruption is invertible for any documents and settings ------------------------------------
 
 ROW, DOCUMENTS = 48, 4
 max_documents_per_row = st.lists(st.integers(1, ROW // DOCUMENTS), min_size=1, max_size=DOCUMENTS)
@@ -256,7 +258,7 @@ def corrupt_any():
     return jax.jit(lambda corrupt, key, row: corrupt(key, row, row, lengths, DOCUMENTS))
 
 
-def assert_given_back(objective, document_lengths, seed, undo):
+def assert_recovered(objective, document_lengths, seed, undo):
     row, documents = text_row(document_lengths, ROW, seed)
     features = corrupt_any()(objective.corrupt, jax.random.key(seed), row)
     corrupted = corrupted_documents(features)
@@ -267,36 +269,44 @@ def assert_given_back(objective, document_lengths, seed, undo):
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(max_documents_per_row, shares, shares, st.sampled_from(["spm", "spmv2"]), st.integers(0, 99))
-def test_middles_are_given_back(document_lengths, rate, spm_rate, spm, seed):
+def test_fill_in_the_middle_is_invertible(document_lengths, rate, spm_rate, spm, seed):
     objective = fill_in_the_middle(IDS, rate, spm_rate, spm)
-    assert_given_back(objective, document_lengths, seed, functools.partial(undo_middle, spm=spm))
+    assert_recovered(objective, document_lengths, seed, functools.partial(undo_middle, spm=spm))
 
 
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(max_documents_per_row, st.sampled_from([1, 2, 16]), st.integers(0, 99))
-def test_masked_spans_are_given_back(document_lengths, most, seed):
-    objective = causal_masking(IDS, most)
-    assert_given_back(
-        objective, document_lengths, seed, functools.partial(undo_causal_masking, max_spans=most)
+def test_causal_masking_is_invertible(document_lengths, max_spans, seed):
+    objective = causal_masking(IDS, max_spans)
+    assert_recovered(
+        objective,
+        document_lengths,
+        seed,
+        functools.partial(undo_causal_masking, max_spans=max_spans),
     )
 
 
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(max_documents_per_row, densities, st.fractions(1, 16, max_denominator=4), st.integers(0, 99))
-def test_the_requested_number_of_blanks_can_be_filled_in(document_lengths, density, mean, seed):
+def test_blank_infilling_is_invertible_and_hides_requested_count(
+    document_lengths, density, mean, seed
+):
     objective = blank_infilling(IDS, density, mean)
-    corrupted = assert_given_back(objective, document_lengths, seed, undo_blanks)
+    corrupted = assert_recovered(objective, document_lengths, seed, undo_blanks)
     for number, n in enumerate(document_lengths, start=1):
         hidden = sum(token != IDS.eos for token in corrupted[number].targets)
         assert hidden == max(round(density * n), 1)
 
 
-def test_members_of_a_mixture_that_differ_in_numbers_share_one_kernel():
+def test_builds_with_different_numbers_share_one_kernel():
     builds = (fill_in_the_middle, blank_infilling)
-    for build, how in zip(builds, ({"rate": 0.9, "spm": "spm"}, {"density": 0.3})):
-        one, other = build(IDS).corrupt, build(IDS, **how).corrupt
-        assert jax.tree.structure(one) == jax.tree.structure(other)
-        shapes = [[x.shape for x in jax.tree.leaves(each)] for each in (one, other)]
+    for build, changes in zip(builds, ({"rate": 0.9, "spm": "spm"}, {"density": 0.3})):
+        default_kernel, changed_kernel = build(IDS).corrupt, build(IDS, **changes).corrupt
+        assert jax.tree.structure(default_kernel) == jax.tree.structure(changed_kernel)
+        shapes = [
+            [x.shape for x in jax.tree.leaves(kernel)]
+            for kernel in (default_kernel, changed_kernel)
+        ]
         assert shapes[0] == shapes[1]

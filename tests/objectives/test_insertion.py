@@ -36,7 +36,7 @@ PUBLISHED = {
 }
 
 
-def of_paper() -> float:
+def loss_by_paper() -> float:
     """Returns the mean over documents of the cross-entropy of dropped tokens.
 
     A single softmax covers slots and tokens.
@@ -56,10 +56,10 @@ def terms_of(kind, states=STATES):
 
 
 @pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
-def test_the_loss_matches_the_paper_and_the_published_code(kind):
+def test_loss_matches_paper_and_published_code(kind):
     terms = jax.jit(lambda states: terms_of(kind, states))(STATES)
     means = {name: float(t.sums.sum() / t.weights.sum()) for name, t in terms.items()}
-    assert means["tokens"] + means["slots"] == pytest.approx(of_paper(), rel=1e-5)
+    assert means["tokens"] + means["slots"] == pytest.approx(loss_by_paper(), rel=1e-5)
     assert means["tokens"] + means["slots"] == pytest.approx(np.mean(PUBLISHED["ce"]), rel=1e-5)
     assert means["stop"] == pytest.approx(np.mean(PUBLISHED["stop"]), rel=1e-5)
     stop = log_softmax(STATES[0, [0, 4, 7]] @ STOP, axis=1)
@@ -72,21 +72,21 @@ def test_the_loss_matches_the_paper_and_the_published_code(kind):
 
 
 @pytest.mark.slow
-def test_in_parts_the_gradient_matches_all_logits():
+def test_chunked_gradient_matches_full_logits():
     def total(states, kind):
         return sum(term.sums.sum() for term in terms_of(kind, states).values() if term.scale)
 
-    whole, parts = (
+    full, chunked = (
         quick_jit(jax.grad(lambda states, kind=kind: total(states, kind)))(STATES)
         for kind in (LinearOutputs, ProjectedOutputs)
     )
-    np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-6)
-    learns = np.abs(np.asarray(whole)[0]).sum(-1) > 0
+    np.testing.assert_allclose(chunked, full, rtol=1e-4, atol=1e-6)
+    learns = np.abs(np.asarray(full)[0]).sum(-1) > 0
     # A complete text has no slot to learn.
     assert np.flatnonzero(learns).tolist() == [0, 1, 2, 3, 4, 7, 8]
 
 
-def test_with_equal_states_labels_determine_the_loss_and_slots_are_equally_likely():
+def test_labels_determine_loss_of_constant_states():
     """Baselines use this. The states are near 0, and far from 0."""
     jitted = quick_jit(lambda states: terms_of(LinearOutputs, states))
     for size in (0.0, 100.0):
@@ -99,7 +99,7 @@ def test_with_equal_states_labels_determine_the_loss_and_slots_are_equally_likel
         np.testing.assert_allclose(terms["tokens"].labels.weights.sum(), 2.0, rtol=1e-6)
 
 
-def test_the_number_of_dropped_tokens_is_uniform_and_so_is_which_they_are():
+def test_dropped_counts_and_subsets_are_uniform():
     """Runs a chi-squared test at significance 0.001 for 3 tokens that follow another document."""
     rows, segments = 4_000, np.array([1, 1, 2, 2, 2], np.int32)
     objective = insertion_lm(IDS)
@@ -116,7 +116,7 @@ def test_the_number_of_dropped_tokens_is_uniform_and_so_is_which_they_are():
     np.testing.assert_array_equal(got["pools_labels"][:, 1], dropped.any(1))
 
 
-def test_only_text_is_dropped():
+def test_special_tokens_are_never_dropped():
     objective, tokens = insertion_lm(IDS), np.array([IDS.eos, 11, IDS.mask, 12] * 8, np.int32)
     rows = Row(tokens, np.ones_like(tokens), np.int32(0))
     lengths = objective.lengths(tokens.size)
@@ -127,7 +127,7 @@ def test_only_text_is_dropped():
 
 
 @pytest.mark.slow
-def test_tokens_of_one_gap_are_predicted_at_the_token_on_its_left():
+def test_dropped_tokens_are_predicted_at_token_before_gap():
     got = hide(insertion_lm, IDS, [11, 12, 13, 14, 15], [1, 0, 1, 1, 0])
     assert got["inputs"].tolist() == [IDS.cls, IDS.bos, 12, 15]
     assert got["labels"].tolist() == [11, 13, 14]

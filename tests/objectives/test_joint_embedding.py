@@ -31,17 +31,17 @@ def text_pair_batch(predictors: int = 2):
     rows = jax.tree.map(lambda x: np.stack([x, x]), row)  # Rows come in pairs.
     corrupt = quick_jit(batched(objective, lengths, len(sizes)))
     features = corrupt(jax.random.split(jax.random.key(0)), rows)
-    one = {name: x[0] for name, x in features.items()}
+    first_row = {name: x[0] for name, x in features.items()}
     stacks = layouts.decoder.lengths(lengths)
-    batch = quick_jit(lambda x: layouts.decoder.arrange(x, stacks, 0, len(sizes)))(one)
-    return jax.device_get(one), jax.tree.map(lambda x: np.asarray(x)[None], batch)
+    batch = quick_jit(lambda x: layouts.decoder.arrange(x, stacks, 0, len(sizes)))(first_row)
+    return jax.device_get(first_row), jax.tree.map(lambda x: np.asarray(x)[None], batch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("predictors", [1, 2])
-def test_a_document_is_written_and_viewed_twice(predictors):
+def test_row_has_targets_and_both_views_of_each_document(predictors):
     features, _ = text_pair_batch(predictors)
-    asked = [39, 38][:predictors]
+    predictors_of_view = [39, 38][:predictors]
     for number, (text, answer) in enumerate(DOCUMENTS):
         written, viewed = (
             [
@@ -51,13 +51,13 @@ def test_a_document_is_written_and_viewed_twice(predictors):
             for stream in ("targets", "inputs")
         )
         assert written == [text + [30] * bool(text) + answer + [1] * bool(answer), [], []]
-        assert viewed == [[], text + asked * bool(text), answer]
+        assert viewed == [[], text + predictors_of_view * bool(text), answer]
     pools = features["pools_weights"].reshape(-1, 3)
     assert pools.tolist() == [[0, int(bool(a and b)), int(bool(a and b))] for a, b in DOCUMENTS]
 
 
 @pytest.mark.slow
-def test_a_view_sees_itself_alone_and_nothing_ahead():
+def test_views_attend_causally_within_themselves():
     _, batch = text_pair_batch()
     start, end = batch["decoder_key_intervals"][0]
     segments = batch["decoder_segment_ids"][0]
@@ -68,15 +68,15 @@ def test_a_view_sees_itself_alone_and_nothing_ahead():
 
 
 @pytest.mark.slow
-def test_the_loss_is_that_of_the_published_code():
+def test_loss_matches_published_code():
     """`RepresentationTrainer.compute_loss` of rbalestr-lab/llm-jepa at dd619663 (`finetune.py`).
 
     Two documents have texts of 4 and 2 tokens, and answers of 3 and 5 tokens.
     """
-    none = np.zeros((1, 30), np.int32)
+    no_targets = np.zeros((1, 30), np.int32)
     batch = {
-        "decoder_target_tokens": none,
-        "decoder_loss_weights": none,
+        "decoder_target_tokens": no_targets,
+        "decoder_loss_weights": no_targets,
         "pools_slots": np.int32([[0, 13, 22, 0, 16, 29]]),
         "pools_weights": np.int32([[0, 1, 1, 0, 1, 1]]),
     }
@@ -87,7 +87,7 @@ def test_the_loss_is_that_of_the_published_code():
 
 
 @pytest.mark.slow
-def test_the_loss_compares_the_last_states_of_views():
+def test_loss_compares_last_states_of_views():
     features, batch = text_pair_batch()
     states = np.random.default_rng(0).normal(size=(1, features["inputs"].size * 4, 6))
     kernel = jnp.asarray(np.random.default_rng(1).normal(size=(6, 40)), jnp.float32)
@@ -103,7 +103,7 @@ def test_the_loss_compares_the_last_states_of_views():
 
 
 @pytest.mark.slow
-def test_gradients_reach_both_states_that_are_compared_and_no_other():
+def test_gradients_reach_only_compared_states():
     _, batch = text_pair_batch()
     slots = batch["decoder_segment_ids"].size
     states = np.random.default_rng(0).normal(size=(1, slots, 6)).astype(np.float32)
@@ -121,7 +121,7 @@ def test_gradients_reach_both_states_that_are_compared_and_no_other():
 
 
 @pytest.mark.slow
-def test_no_view_learns_of_the_other():
+def test_views_do_not_attend_to_each_other():
     """The predicting state depends only on the text, and the predicted state only on the answer."""
     _, batch = text_pair_batch()
     size = dict(emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8, num_layers=1)
@@ -131,11 +131,13 @@ def test_no_view_learns_of_the_other():
     segments, tokens = batch["decoder_segment_ids"], batch["decoder_input_tokens"]
     before = top(batch)
     for changed in (1, 2, 3):
-        other = np.where(segments == changed, 3 + tokens % 20, tokens)
-        differs = np.asarray(jnp.any(top(batch | {"decoder_input_tokens": other}) != before, -1))
+        changed_tokens = np.where(segments == changed, 3 + tokens % 20, tokens)
+        differs = np.asarray(
+            jnp.any(top(batch | {"decoder_input_tokens": changed_tokens}) != before, -1)
+        )
         assert set(segments[differs]) == {changed}
 
 
-def test_too_few_sentinels_are_refused():
+def test_too_few_sentinels_raise():
     with refuses(ValueError, "4", "3"):
         llm_jepa(IDS, predictors=4)

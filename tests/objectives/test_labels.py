@@ -28,7 +28,7 @@ LOGITS = {  # constant logits of each head
 }
 
 
-class AllAlike(NamedTuple):
+class ConstantOutputs(NamedTuple):
     """Outputs of a model that ignores the batch."""
 
     hidden: dict
@@ -41,7 +41,9 @@ class AllAlike(NamedTuple):
 def outputs():
     states, ahead = np.zeros((B, T, 4), np.float32), np.zeros((3, B, T, 4), np.float32)
     replaced = np.random.default_rng(9).binomial(1, 0.3, (B, T)).astype(np.int32)
-    return AllAlike({"top": states, "generator": states, "ahead": ahead, "replaced": replaced})
+    return ConstantOutputs(
+        {"top": states, "generator": states, "ahead": ahead, "replaced": replaced}
+    )
 
 
 def batch(stack: str, classes: int, places: bool) -> dict:
@@ -78,7 +80,7 @@ KINDS = {  # case of the registry -> stack, classes among the targets, whether l
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_labels_determine_the_loss_of_any_constant_guess(name):
+def test_labels_determine_loss_of_constant_guess(name):
     objective = CASES[name].objective
     terms = jax.jit(lambda batch: objective.loss(batch).scored(outputs()))(batch(*KINDS[name]))
     labeled = {name: term for name, term in terms.items() if term.scale is not None}
@@ -95,8 +97,8 @@ def test_labels_determine_the_loss_of_any_constant_guess(name):
         np.testing.assert_allclose(term.sums, expected, rtol=1e-5)
 
 
-def test_every_kind_of_loss_is_here():
-    """The kinds cover every head that predicts a class or a number, over all objectives."""
+def test_every_labeled_head_is_tested():
+    """`KINDS` covers every head that predicts a class or a number, over all objectives."""
     labeled = {head for name in KINDS for head in CASES[name].objective.facts.heads}
     unlabeled = {"embedding", "logit_scale", "summary", "next_latent", "gaps"}
     unlabeled |= {"implicit_token", "depth_20", "belief"}
@@ -107,13 +109,13 @@ def test_every_kind_of_loss_is_here():
     assert everywhere - unlabeled - elsewhere == labeled
 
 
-def test_heads_state_their_number_of_classes():
+def test_heads_declare_number_of_classes():
     assert CASES["sequence_classification"].objective.facts.heads == {"classes": 3}
     assert CASES["sequence_regression"].objective.facts.heads == {"classes": 1}
     assert CASES["order_masked"].objective.facts.heads == {"pair": 2, "vocabulary": None}
 
 
-def toy(term: Term, heads=None, sums=None):
+def objective_with_term(term: Term, heads=None, sums=None):
     def build(ids):
         return Objective(
             lengths=lambda n: {"targets": n},
@@ -127,36 +129,42 @@ def toy(term: Term, heads=None, sums=None):
     return build
 
 
-def test_a_mixture_adds_z_losses_and_leaves_labels_to_its_members():
+def test_mixture_sums_z_losses_and_has_no_labels():
     x = jnp.ones(2)
     labels = Labels(jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1)), "vocabulary")
-    with_z_losses = toy(Term(x, labels=labels), sums=Sums(x, jnp.array([3.0, 4.0])))
-    joint = mixture(IDS, {"a": (with_z_losses, 1), "b": (toy(Term(x)), 1)})
+    with_z_losses = objective_with_term(Term(x, labels=labels), sums=Sums(x, jnp.array([3.0, 4.0])))
+    joint = mixture(IDS, {"a": (with_z_losses, 1), "b": (objective_with_term(Term(x)), 1)})
     terms = joint.loss({"member": jnp.array([0, 1])}).scored(None)
     np.testing.assert_array_equal(terms["mine"].z_losses, [3, 0])
     assert terms["mine"].labels is None
 
 
-def test_terms_of_one_name_and_different_scales_are_refused():
+def test_terms_with_same_name_and_different_scales_raise():
     x = jnp.ones(2)
-    joint = mixture(IDS, {"a": (toy(Term(x, 2.0)), 1), "b": (toy(Term(x, 1.0)), 1)})
+    joint = mixture(
+        IDS,
+        {"a": (objective_with_term(Term(x, 2.0)), 1), "b": (objective_with_term(Term(x, 1.0)), 1)},
+    )
     with refuses(ValueError, "mine", "2.0", "1.0"):
         joint.loss({"member": jnp.array([0, 1])})
 
 
-def test_heads_of_one_name_and_different_classes_are_refused():
+def test_heads_with_same_name_and_different_classes_raise():
     term = Term(jnp.ones(2))
-    members = {"a": (toy(term, {"classes": 3}), 1), "b": (toy(term, {"classes": 5}), 1)}
+    members = {
+        "a": (objective_with_term(term, {"classes": 3}), 1),
+        "b": (objective_with_term(term, {"classes": 5}), 1),
+    }
     with refuses(ValueError, "classes", "3", "5"):
         mixture(IDS, members)
 
 
-def test_two_losses_one_after_the_other_may_not_share_a_name():
+def test_then_rejects_losses_with_same_term_name():
     masks = functools.partial(objectives.masked_lm, framed=False)
 
     def pairs(ids):
         return objectives.sentence_order_prediction(ids)._replace(loss=token_loss)
 
-    both = objectives.then(IDS, pairs, masks)
+    combined = objectives.then(IDS, pairs, masks)
     with refuses(ValueError, "tokens"):
-        both.loss(batch("encoder", V, True))
+        combined.loss(batch("encoder", V, True))

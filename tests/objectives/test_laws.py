@@ -34,14 +34,14 @@ COLLECTIVE = re.compile(
 
 # These tests compile separate programs. By default they run the first case of each objective file,
 # or only typical cases.
-OF_FILES = ("batch = loop", "more slots change nothing")
-COMPILED = ("sharded = unsharded", "lengths are kept", "lengths are reached")
+ONE_CASE_PER_FILE = ("batch = loop", "more slots change nothing")
+COMPILED_LAWS = ("sharded = unsharded", "lengths are kept", "lengths are reached")
 TYPICAL = ("causal", "prefix", "span", "span_drawn", "masked_lm", "middle", "mixture")
 # The logits of a whole vocabulary take seconds, so by default only these cases run.
-OF_LOSS = ("loss has terms", "loss is a sum over rows")
+LOSS_LAWS = ("loss has terms", "loss is a sum over rows")
 LOSSES = ("masked_lm", "contrastive_dropout", "sequence_classification")
 # By default these tests run the first case of each builder.
-OF_BUILDERS = ("nothing is lost",)
+ONE_CASE_PER_BUILDER = ("nothing is lost",)
 
 
 def file_of(builder: str) -> str:
@@ -53,10 +53,10 @@ FIRST_OF_FILE = {file_of(case.builder): name for name, case in reversed(CASES.it
 
 
 def marks_of(rule: str, name: str):
-    slow = rule in OF_FILES and name not in FIRST_OF_FILE.values()
-    slow |= rule in COMPILED and name not in TYPICAL
-    slow |= rule in OF_BUILDERS and name not in FIRST.values()
-    slow |= rule in OF_LOSS and name not in LOSSES
+    slow = rule in ONE_CASE_PER_FILE and name not in FIRST_OF_FILE.values()
+    slow |= rule in COMPILED_LAWS and name not in TYPICAL
+    slow |= rule in ONE_CASE_PER_BUILDER and name not in FIRST.values()
+    slow |= rule in LOSS_LAWS and name not in LOSSES
     return pytest.mark.slow if slow else ()
 
 
@@ -81,7 +81,7 @@ def test_every_exported_builder_has_laws():
     assert exported | documented == cases, "list it in registry.CASES"
 
 
-def test_table_of_laws():
+def test_table_of_laws_is_complete():
     """Prints the table, which -s shows."""
     width = max(map(len, CASES))
     print()
@@ -89,19 +89,19 @@ def test_table_of_laws():
         print(f"{number:2}  {name}")
     print(" " * width, *(f"{number:2}" for number in range(len(LAWS))))
     for name, case in CASES.items():
-        kept = [" -" if one in case.exempt else " x" for one in LAWS]
+        kept = [" -" if law_name in case.exempt else " x" for law_name in LAWS]
         print(name.ljust(width), *kept)
         assert " x" in kept, f"{name} keeps no law at all"
     for name, case in CASES.items():
-        for one, reason in case.exempt.items():
-            assert one in LAWS and reason, name
-            print(f"{name}: not ‘{one}’, since {reason}")
+        for law_name, reason in case.exempt.items():
+            assert law_name in LAWS and reason, name
+            print(f"{name}: not ‘{law_name}’, since {reason}")
 
 
 # --- nothing is lost ----------------------------------------------------------------------------
 
 
-def inverse_gives_back_every_document(name):
+def inverse_recovers_every_document(name):
     batch, features = example_batch(name), corrupted(name)
     for row, documents in enumerate(batch.documents):
         undo = CASES[name].inverses[int(batch.rows.member[row])]
@@ -121,7 +121,7 @@ def law_of_the_package(rule: str):
 
 
 RULES = {
-    "nothing is lost": inverse_gives_back_every_document,
+    "nothing is lost": inverse_recovers_every_document,
     "the member is passed on": member_of_a_row_is_passed_on,
 } | {
     rule: law_of_the_package(rule)
@@ -145,12 +145,12 @@ def test_laws(name, rule):
     RULES[rule](name)
 
 
-# --- same bits everywhere -----------------------------------------------------------------------
+# --- the same bits with and without jit and sharding --------------------------------------------
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["causal", "mixture"])
-def test_without_jit_equals_jit(name):
+def test_jit_equals_no_jit(name):
     batch, objective = example_batch(name), CASES[name].objective
     for i in range(5, len(batch.documents), 2 * len(DOCUMENTS)):  # for each member
         row, partner = row_and_partner(batch.rows, i)
@@ -175,7 +175,7 @@ def _sharded(objective, batch):
 
 
 @law("sharded = unsharded")
-def test_sharded_equals_unsharded_and_communicates_nothing(name):
+def test_sharded_equals_unsharded_without_communication(name):
     assert len(jax.devices()) == 8
     program, arguments = _sharded(CASES[name].objective, example_batch(name))
     assert not COLLECTIVE.findall(program.as_text())
@@ -185,7 +185,7 @@ def test_sharded_equals_unsharded_and_communicates_nothing(name):
     assert_same(got, {key: value[:size] for key, value in corrupted(name).items()})
 
 
-def test_the_partner_is_the_other_row_of_a_pair_and_communicates_nothing():
+def test_partner_is_other_row_of_pair_without_communication():
     def corrupt(key, row, partner, lengths, max_documents):
         return {"targets": jnp.append(row.tokens[:1], partner.tokens[:1])}
 
@@ -199,7 +199,7 @@ def test_the_partner_is_the_other_row_of_a_pair_and_communicates_nothing():
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_the_last_of_an_odd_number_of_rows_has_an_empty_partner(size):
+def test_last_row_of_odd_batch_has_empty_partner(size):
     def corrupt(key, row, partner, lengths, max_documents):
         return {"targets": partner.tokens * partner.segments}
 
@@ -216,7 +216,7 @@ def test_the_last_of_an_odd_number_of_rows_has_an_empty_partner(size):
     assert not found[-1].any()
 
 
-# --- integers of exactly the planned lengths ----------------------------------------------------
+# --- planned lengths ----------------------------------------------------------------------------
 
 
 def _slots_used(name, documents, seed):
@@ -240,44 +240,44 @@ REACHED = [name for name in cases_under("lengths are reached") if name in DRAWN]
         ("span", (601, 999, 1137, 2048, 3001, 4096)),
     ],
 )
-def test_lengths_are_exactly_what_corruption_uses(name, documents):
+def test_planned_lengths_are_exact(name, documents):
     used = _slots_used(name, documents, seed=1)
     for key, slots in used.items():
         np.testing.assert_array_equal(slots, _planned(name, documents, key), key)
 
 
 @pytest.mark.parametrize("name", with_marks("lengths are kept", DRAWN))
-def test_lengths_bound_what_corruption_uses(name):
+def test_planned_lengths_are_upper_bounds(name):
     documents = range(1, 601)
     used = _slots_used(name, documents, seed=2)
     for key, slots in used.items():
         assert (slots <= _planned(name, documents, key)).all(), key
     if "both" in CASES[name].objective.lengths(1):
-        both = used["inputs"] + used["targets"]
-        np.testing.assert_array_equal(both, _planned(name, documents, "both"))
+        total = used["inputs"] + used["targets"]
+        np.testing.assert_array_equal(total, _planned(name, documents, "both"))
 
 
 @pytest.mark.parametrize("name", with_marks("lengths are reached", REACHED))
-def test_lengths_are_reached_by_some_draw(name):
+def test_planned_lengths_are_reached(name):
     documents = np.repeat(np.arange(1, 17), 256)
     used = _slots_used(name, documents, seed=3)
     for key, slots in used.items():
-        most = slots.reshape(16, 256).max(1)
-        np.testing.assert_array_equal(most, _planned(name, range(1, 17), key), key)
+        largest = slots.reshape(16, 256).max(1)
+        np.testing.assert_array_equal(largest, _planned(name, range(1, 17), key), key)
 
 
 @pytest.mark.parametrize(
     "name", [name for name, case in CASES.items() if case.objective.facts.members]
 )
-def test_lengths_of_a_mixture_are_enough_for_each_member(name):
+def test_mixture_lengths_suffice_for_each_member(name):
     objective = CASES[name].objective
     for n in (1, 2, 3, 100, 512):
         planned = objective.lengths(n)
         for member in members_of(objective):
-            mine = member.objective.lengths(n)
-            assert all(planned[key] >= mine[key] for key in mine)
+            member_lengths = member.objective.lengths(n)
+            assert all(planned[key] >= member_lengths[key] for key in member_lengths)
             for layout in (objectives.layouts.encoder_decoder, objectives.layouts.decoder):
-                if layout is objectives.layouts.encoder_decoder and "inputs" not in mine:
+                if layout is objectives.layouts.encoder_decoder and "inputs" not in member_lengths:
                     continue
-                whole, part = layout.lengths(planned), layout.lengths(mine)
+                whole, part = layout.lengths(planned), layout.lengths(member_lengths)
                 assert all(whole[stack] >= part[stack] for stack in part)

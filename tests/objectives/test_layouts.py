@@ -97,7 +97,7 @@ MIXTURES = {
 }
 
 
-def test_every_set_of_streams_is_arranged_here():
+def test_every_set_of_streams_is_tested():
     elsewhere = [
         "retromae",
         "masked_permuted",
@@ -165,16 +165,16 @@ def self_mask(lengths, size, bidirectional):
     """Returns a block mask of documents. All tokens attend to the first `bidirectional` tokens."""
     mask = np.eye(size, dtype=bool)
     start = 0
-    for n, seen in zip(lengths, bidirectional):
+    for n, prefix in zip(lengths, bidirectional):
         mask[start : start + n, start : start + n] = np.tri(n, dtype=bool)
-        mask[start : start + n, start : start + seen] = True
+        mask[start : start + n, start : start + prefix] = True
         start += n
     return mask
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["permutation", "copies of several members"])
-def test_the_order_of_registration_changes_nothing(name):
+def test_registration_order_does_not_matter(name):
     """A noised copy has the positions and intervals that other streams give its slot."""
     _, expected = arranged_examples(name, "decoder")
     with mock.patch.dict(STREAMS, dict(reversed(STREAMS.items())), clear=True):
@@ -191,7 +191,7 @@ encoder_decoders = pytest.mark.parametrize("name", ENCODER_DECODERS)
 
 @pytest.mark.sampled
 @encoder_decoders
-def test_encoder_and_decoder_get_documents_positions_and_segments(name):
+def test_encoder_decoder_tokens_positions_and_segments(name):
     stacks, _ = arranged_examples(name, "encoder_decoder")
     for documents, got in rows(name, "encoder_decoder"):
         for stack, stream, tokens in (
@@ -210,7 +210,7 @@ def test_encoder_and_decoder_get_documents_positions_and_segments(name):
 
 @pytest.mark.sampled
 @encoder_decoders
-def test_decoder_is_given_bos_and_all_but_the_last_token_of_each_document(name):
+def test_decoder_inputs_are_shifted_targets(name):
     stacks, _ = arranged_examples(name, "encoder_decoder")
     for documents, got in rows(name, "encoder_decoder"):
         shifted = [token for x in documents.values() for token in [BOS, *x.targets[:-1]]]
@@ -218,7 +218,7 @@ def test_decoder_is_given_bos_and_all_but_the_last_token_of_each_document(name):
 
 
 @encoder_decoders
-def test_encoder_sees_its_document_both_ways(name):
+def test_encoder_attends_bidirectionally_within_document(name):
     E = arranged_examples(name, "encoder_decoder")[0]["encoder"]
     for documents, got in rows(name, "encoder_decoder"):
         lengths = [len(x.inputs) for x in documents.values()]
@@ -227,7 +227,7 @@ def test_encoder_sees_its_document_both_ways(name):
 
 
 @encoder_decoders
-def test_decoder_sees_its_document_up_to_itself(name):
+def test_decoder_attends_causally_within_document(name):
     T = arranged_examples(name, "encoder_decoder")[0]["decoder"]
     for documents, got in rows(name, "encoder_decoder"):
         lengths = [len(x.targets) for x in documents.values()]
@@ -236,22 +236,26 @@ def test_decoder_sees_its_document_up_to_itself(name):
 
 
 @encoder_decoders
-def test_cross_attention_sees_the_inputs_of_its_own_document(name):
+def test_cross_attention_stays_within_document(name):
     stacks, _ = arranged_examples(name, "encoder_decoder")
     for documents, got in rows(name, "encoder_decoder"):
-        of_key = padded([d for d in documents for _ in documents[d].inputs], stacks["encoder"])
-        of_query = padded([d for d in documents for _ in documents[d].targets], stacks["decoder"])
-        expected = np.equal.outer(of_query, of_key)
-        live = np.array(of_query) > 0
+        key_documents = padded(
+            [d for d in documents for _ in documents[d].inputs], stacks["encoder"]
+        )
+        query_documents = padded(
+            [d for d in documents for _ in documents[d].targets], stacks["decoder"]
+        )
+        expected = np.equal.outer(query_documents, key_documents)
+        live = np.array(query_documents) > 0
         mask = dense(got["cross_key_intervals"], stacks["encoder"])
         np.testing.assert_array_equal(mask[live], expected[live])
         assert (mask[~live].sum(1) == 1).all(), "padding sees one key: finite, and no leak matters"
 
 
-# --- one stack ----------------------------------------------------------------------------------
+# --- single stack -------------------------------------------------------------------------------
 
 
-def test_a_row_by_hand():
+def test_decoder_row_by_hand():
     """Two documents with all features that an objective may have."""
     features = {
         "inputs": [11, 12, 21, 22, 23, 0],
@@ -299,7 +303,7 @@ def _is_column(x):
     return isinstance(x, list)
 
 
-def given_targets(x):
+def decoder_inputs_of(x):
     stand_ins = x.columns.get("targets_stand_ins", [0] * len(x.targets))
     return [stand_in - 1 if stand_in else target for stand_in, target in zip(stand_ins, x.targets)]
 
@@ -311,10 +315,10 @@ def _places(document, length):
 
 @pytest.mark.sampled
 @single_stacks
-def test_one_stack_joins_inputs_and_targets_document_by_document_without_gaps(name, stack):
+def test_single_stack_concatenates_inputs_and_targets_per_document(name, stack):
     T = arranged_examples(name, stack)[0][stack]
     for documents, got in rows(name, stack):
-        joined = {d: [*x.inputs, *[BOS, *given_targets(x)][:-1]] for d, x in documents.items()}
+        joined = {d: [*x.inputs, *[BOS, *decoder_inputs_of(x)][:-1]] for d, x in documents.items()}
         for d, x in documents.items():
             if not x.targets:
                 joined[d] = x.inputs
@@ -330,7 +334,7 @@ def test_one_stack_joins_inputs_and_targets_document_by_document_without_gaps(na
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name, stack", ONE_INTERVAL)
-def test_one_stack_sees_all_inputs_of_its_document_and_the_targets_before_it(name, stack):
+def test_single_stack_attends_to_inputs_and_earlier_targets(name, stack):
     T = arranged_examples(name, stack)[0][stack]
     for documents, got in rows(name, stack):
         inputs = [len(x.inputs) for x in documents.values()]
@@ -339,42 +343,48 @@ def test_one_stack_sees_all_inputs_of_its_document_and_the_targets_before_it(nam
         np.testing.assert_array_equal(mask, self_mask(lengths, T, inputs))
 
 
-def test_noised_copies_see_their_own_block_and_the_inputs_before_it():
+def test_noised_copies_attend_to_own_block_and_earlier_inputs():
     size, (stacks, _) = 8, arranged_examples("block_diffusion", "decoder")
     T = stacks["decoder"]
     for documents, got in rows("block_diffusion", "decoder"):
-        own, before, up_to = np.eye(T, dtype=bool), np.zeros((T, T), bool), np.eye(T, dtype=bool)
+        own_block = np.eye(T, dtype=bool)
+        before = np.zeros((T, T), bool)
+        clean = np.eye(T, dtype=bool)
         copies, first = [], 0
         for x in documents.values():
             for begin in range(first, first + len(x.inputs), size):
                 end = min(begin + size, first + len(x.inputs))
-                own[begin:end, begin:end] = True
+                own_block[begin:end, begin:end] = True
                 before[begin:end, first:begin] = True
-                up_to[begin:end, first:end] = True
+                clean[begin:end, first:end] = True
             copies += x.columns["noised"]
             first += len(x.inputs)
-        np.testing.assert_array_equal(dense(got["decoder_key_intervals"], T), up_to)
-        np.testing.assert_array_equal(dense(got["noised_key_intervals"], T), own)
+        np.testing.assert_array_equal(dense(got["decoder_key_intervals"], T), clean)
+        np.testing.assert_array_equal(dense(got["noised_key_intervals"], T), own_block)
         np.testing.assert_array_equal(dense(got["noised_clean_intervals"], T), before)
         assert got["noised_input_tokens"].tolist() == padded(copies, T)
         for name in ("segment_ids", "positions"):
             np.testing.assert_array_equal(got[f"noised_{name}"], got[f"decoder_{name}"])
 
 
-def test_an_encoder_reads_blocks_and_a_decoder_their_noised_copies():
+def test_encoder_reads_clean_blocks_and_decoder_noised_blocks():
     size, (stacks, _) = 8, arranged_examples("block_diffusion", "encoder_decoder")
     E, T = stacks["encoder"], stacks["decoder"]
     for documents, got in rows("block_diffusion", "encoder_decoder"):
-        own, up_to = np.eye(T, dtype=bool), np.eye(E, dtype=bool)
+        own_block, clean = np.eye(T, dtype=bool), np.eye(E, dtype=bool)
         before, first, places = np.zeros((T, E), bool), 0, []
         for x in documents.values():
             last = first + len(x.inputs)
             for begin in range(first, last, size):
                 end = min(begin + size, last)
-                own[begin:end, begin:end] = before[begin:end, first:begin] = True
-                up_to[begin:end, first:end] = True
+                own_block[begin:end, begin:end] = before[begin:end, first:begin] = True
+                clean[begin:end, first:end] = True
             first, places = last, [*places, *range(len(x.inputs))]
-        for name, mask, keys in (("encoder", up_to, E), ("decoder", own, T), ("cross", before, E)):
+        for name, mask, keys in (
+            ("encoder", clean, E),
+            ("decoder", own_block, T),
+            ("cross", before, E),
+        ):
             np.testing.assert_array_equal(dense(got[f"{name}_key_intervals"], keys), mask)
         for stack, stream in (("encoder", "inputs"), ("decoder", "noised")):
             texts = [
@@ -392,7 +402,7 @@ def test_an_encoder_reads_blocks_and_a_decoder_their_noised_copies():
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_a_token_sees_those_before_it_and_a_share_of_those_ahead(stack):
+def test_shifted_diffusion_attends_to_a_share_of_later_tokens(stack):
     T = arranged_examples("diffusion_ahead", stack)[0][stack]
     for documents, got in rows("diffusion_ahead", stack):
         expected, first = np.eye(T, dtype=bool), 0
@@ -404,7 +414,7 @@ def test_a_token_sees_those_before_it_and_a_share_of_those_ahead(stack):
         np.testing.assert_array_equal(dense(got[f"{stack}_key_intervals"], T), expected)
 
 
-def test_an_encoder_decoder_has_copies_or_targets():
+def test_encoder_decoder_rejects_noised_copies_with_targets():
     row = features_of(examples("block_diffusion")[0], 0)
     written = {name: row["inputs"] for name in STREAMS["targets"].columns}
     with refuses(ValueError, "noised", "targets"):
@@ -412,35 +422,35 @@ def test_an_encoder_decoder_has_copies_or_targets():
 
 
 @pytest.mark.slow
-def test_rows_of_another_member_have_no_noised_copies():
+def test_rows_of_other_mixture_members_have_no_noised_copies():
     """They are arranged as if no member had noised copies."""
     names = {"blocks": block_diffusion, "causal": causal_lm, "masked": masked_next_token}
     objective = mixture(IDS, {name: (build, 1) for name, build in names.items()})
     packed = [(9, 4), (20, 3)]
     for member, alone in enumerate((None, causal_lm, masked_next_token)):
-        both = {}
-        for number, one in ((0, alone and alone(IDS)), (member, objective)):
-            if one is None:
+        batches = {}
+        for number, built in ((0, alone and alone(IDS)), (member, objective)):
+            if built is None:
                 continue
             drawn = [text_row(d, RAW_LENGTH, i, number) for i, d in enumerate(packed)]
             stacked = jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in drawn))
-            lengths = packed_lengths(one, (RAW_LENGTH,))
+            lengths = packed_lengths(built, (RAW_LENGTH,))
             keys = jax.random.split(jax.random.key(0), len(packed))
-            features = quick_jit(batched(one, lengths, 2))(keys, stacked)
+            features = quick_jit(batched(built, lengths, 2))(keys, stacked)
             sizes = {"decoder": 2 * RAW_LENGTH, "predict": 2 * RAW_LENGTH}
             arrange = jax.vmap(lambda row, sizes=sizes: layouts.decoder.arrange(row, sizes, BOS, 2))
-            both[one is objective] = quick_jit(arrange)(features)
-        copies = both[True]["noised_segment_ids"] > 0
+            batches[built is objective] = quick_jit(arrange)(features)
+        copies = batches[True]["noised_segment_ids"] > 0
         assert copies.any() == (alone is None)
         if alone is None:
             continue
-        for name in both[False].keys() - {"member"}:
-            np.testing.assert_array_equal(both[True][name], both[False][name], name)
+        for name in batches[False].keys() - {"member"}:
+            np.testing.assert_array_equal(batches[True][name], batches[False][name], name)
 
 
 @pytest.mark.sampled
 @single_stacks
-def test_targets_are_predicted_where_the_one_before_is_read_and_labels_in_place(name, stack):
+def test_target_slots_read_previous_token_and_label_slots_are_in_place(name, stack):
     stacks, features = arranged_examples(name, stack)
     P = stacks["predict"]
     if not P:
@@ -469,7 +479,7 @@ def test_targets_are_predicted_where_the_one_before_is_read_and_labels_in_place(
 
 @pytest.mark.parametrize("stack", ["decoder", "encoder"])
 @pytest.mark.parametrize("name", [n for n in NAMES if "pools" in streams_of(n)])
-def test_pools_stand_at_the_cls_of_their_own_segment(name, stack):
+def test_pools_are_at_cls_of_their_segment(name, stack):
     total = 0
     for documents, got in rows(name, stack):
         live = got["pools_weights"] > 0
@@ -485,46 +495,46 @@ def test_pools_stand_at_the_cls_of_their_own_segment(name, stack):
 
 @pytest.mark.parametrize("stack", ["decoder", "encoder"])
 @pytest.mark.parametrize("name", [n for n in NAMES if "types" in streams_of(n)])
-def test_types_go_with_their_tokens(name, stack):
-    T, both = arranged_examples(name, stack)[0][stack], set()
+def test_types_follow_their_tokens(name, stack):
+    T, seen_types = arranged_examples(name, stack)[0][stack], set()
     for documents, got in rows(name, stack):
         types = sum((x.columns["inputs_types"] for x in documents.values()), [])
         assert got[f"{stack}_types"].tolist() == padded(types, T)
-        both |= set(types)
-    assert both == {0, 1}
+        seen_types |= set(types)
+    assert seen_types == {0, 1}
 
 
 @pytest.mark.parametrize("name", ["blanks", "on one decoder"])
-def test_targets_at_other_places_have_their_own_positions(name):
+def test_infilled_targets_have_own_positions(name):
     """In a mixture, the targets of another member still have consecutive positions."""
     T, members = arranged_examples(name, "decoder")[0]["decoder"], set()
     for documents, got in rows(name, "decoder"):
         positions, blocks = [], []
         for x in documents.values():
             n = len(x.inputs)
-            own = x.columns["targets_positions"], x.columns["targets_block_positions"]
+            target_positions = x.columns["targets_positions"], x.columns["targets_block_positions"]
             if name != "blanks" and got["member"] != 2:
-                own = range(n, n + len(x.targets)), [0] * len(x.targets)
-            positions += [*range(n), *own[0]]
-            blocks += [*[0] * n, *own[1]]
+                target_positions = range(n, n + len(x.targets)), [0] * len(x.targets)
+            positions += [*range(n), *target_positions[0]]
+            blocks += [*[0] * n, *target_positions[1]]
         assert got["decoder_positions"].tolist() == padded(positions, T)
         assert got["decoder_block_positions"].tolist() == padded(blocks, T)
         members.add(int(got["member"]))
     assert members == ({0} if name == "blanks" else {0, 1, 2})
 
 
-def test_rates_are_passed_on():
+def test_rates_pass_through_layout():
     for stack in ("decoder", "encoder"):
         np.testing.assert_array_equal(
             arranged_examples("diffusion", stack)[1]["rates"], examples("diffusion")[0]["rates"]
         )
 
 
-# --- both ---------------------------------------------------------------------------------------
+# --- all layouts --------------------------------------------------------------------------------
 
 
 @every_arrangement
-def test_no_query_is_without_keys_and_everything_is_int32(name, kind):
+def test_every_query_has_keys_and_all_arrays_are_int32(name, kind):
     stacks, features = arranged_examples(name, kind)
     assert {x.dtype for x in features.values()} == {np.dtype("int32")}
     for key, intervals in features.items():
@@ -539,7 +549,7 @@ def test_no_query_is_without_keys_and_everything_is_int32(name, kind):
     "name, kind",
     [(name, "decoder") for name in WRITING] + [(name, "encoder_decoder") for name in ("span",)],
 )
-def test_a_label_is_read_only_after_its_own_place(name, kind):
+def test_labels_are_read_only_after_their_slot(name, kind):
     layout, (stacks, before) = layouts.LAYOUTS[kind], arranged_examples(name, kind)
     row = 4  # documents of 1, 2, 3 and 20 tokens
     features = features_of(examples(name)[0], row)
@@ -558,12 +568,14 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
     places = places[row % len(places)]
     segments = features["targets_segments"]
     masked = features.get("targets_stand_ins", 0 * segments) > 0
-    for j, where in enumerate(changed):
+    for j, changed_slots in enumerate(changed):
         last = j + 1 == labels or segments[j + 1] != segments[j]
-        assert np.flatnonzero(where).tolist() == ([] if last or masked[j] else [places[j] + 1])
+        assert np.flatnonzero(changed_slots).tolist() == (
+            [] if last or masked[j] else [places[j] + 1]
+        )
         # The slot of the label does not attend to the changed slot, either.
         start, end = before["decoder_key_intervals"][row, :, places[j]]
-        assert not where[start:end].any()
+        assert not changed_slots[start:end].any()
 
 
 @pytest.mark.parametrize(
@@ -589,15 +601,15 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
         ),
     ],
 )
-def test_layouts_need_the_streams_they_arrange(layout, gives, values):
+def test_layout_without_required_streams_raises(layout, gives, values):
     with refuses(ValueError, *values):
         layouts.LAYOUTS[layout].lengths(gives)
 
 
-def test_stacks_are_as_long_as_what_they_hold():
+def test_stack_lengths_fit_their_streams():
     in_place = {"inputs": 9, "types": 9, "labels": 4, "pools": 1}
     assert layouts.encoder.lengths(in_place) == {"encoder": 9, "predict": 4}
     assert layouts.decoder.lengths(in_place) == {"decoder": 9, "predict": 4}
-    both = {"inputs": 9, "targets": 7, "both": 12, "labels": 2}
-    assert layouts.decoder.lengths(both) == {"decoder": 12, "predict": 9}
+    with_targets = {"inputs": 9, "targets": 7, "both": 12, "labels": 2}
+    assert layouts.decoder.lengths(with_targets) == {"decoder": 12, "predict": 9}
     assert layouts.encoder.lengths({"inputs": 9, "pools": 2}) == {"encoder": 9, "predict": 0}

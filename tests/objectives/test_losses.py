@@ -16,15 +16,15 @@ from tests.objectives.linear_outputs import LinearOutputs
 B, T, P, D, V = 8, 12, 5, 16, 40
 
 
-def example(places: bool, seed=0):
+def example(has_slots: bool, seed=0):
     rng = np.random.default_rng(seed)
     hidden, matrix = (rng.normal(size=shape).astype(np.float32) for shape in ((B, T, D), (D, V)))
-    n = P if places else T
+    n = P if has_slots else T
     batch = {
         "decoder_target_tokens": rng.integers(0, V, (B, n), np.int32),
         "decoder_loss_weights": rng.binomial(1, 0.6, (B, n)).astype(np.int32),
     }
-    if places:
+    if has_slots:
         batch["decoder_target_slots"] = rng.integers(0, T, (B, n), np.int32)
     return LinearOutputs({"top": hidden}, {"vocabulary": matrix}, z_loss=0.1), batch
 
@@ -34,11 +34,13 @@ def scored(outputs, batch):
     return token_loss(batch).scored(outputs)["tokens"]
 
 
-both_forms = pytest.mark.parametrize("places", [False, True], ids=["every_place", "some_places"])
+with_and_without_slots = pytest.mark.parametrize(
+    "has_slots", [False, True], ids=["all_slots", "target_slots"]
+)
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7)])
-def test_cross_entropy_equals_optax(shape):
+def test_cross_entropy_matches_optax(shape):
     rng = np.random.default_rng(0)
     logits = 20 * rng.normal(size=(*shape, V)).astype(np.float32)
     labels = rng.integers(0, V, shape, np.int32)
@@ -58,43 +60,43 @@ def test_cross_entropy_of_bfloat16_logits_is_float32():
         np.testing.assert_array_equal(x, y)
 
 
-@both_forms
-def test_token_loss_is_the_weighted_sum_over_each_row(places):
-    outputs, batch = example(places)
+@with_and_without_slots
+def test_token_loss_is_weighted_sum_per_row(has_slots):
+    outputs, batch = example(has_slots)
     term = scored(outputs, batch)
     assert term.scale == 1.0
     for b in range(B):
-        where = np.asarray(batch["decoder_target_slots"][b] if places else np.arange(T))
-        logits = np.asarray(outputs.hidden["top"][b])[where] @ np.asarray(
+        slots = np.asarray(batch["decoder_target_slots"][b] if has_slots else np.arange(T))
+        logits = np.asarray(outputs.hidden["top"][b])[slots] @ np.asarray(
             outputs.matrices["vocabulary"]
         )
         log_partition = scipy.special.logsumexp(logits, axis=-1)
         labels = np.asarray(batch["decoder_target_tokens"][b])
         losses = log_partition - logits[np.arange(len(labels)), labels]
         weights = np.asarray(batch["decoder_loss_weights"][b])
-        for sums, each in ((term.sums, losses), (term.z_losses, 0.1 * log_partition**2)):
-            np.testing.assert_allclose(sums[b], each @ weights, rtol=1e-5)
+        for sums, slot_values in ((term.sums, losses), (term.z_losses, 0.1 * log_partition**2)):
+            np.testing.assert_allclose(sums[b], slot_values @ weights, rtol=1e-5)
         assert term.weights[b] == weights.sum()
 
 
-@both_forms
-def test_places_without_weight_have_no_gradient(places):
-    outputs, batch = example(places)
+@with_and_without_slots
+def test_zero_weights_give_zero_gradient(has_slots):
+    outputs, batch = example(has_slots)
     batch["decoder_loss_weights"] = np.zeros_like(batch["decoder_loss_weights"])
     gradient = jax.jit(jax.grad(lambda outputs: scored(outputs, batch).sums.sum()))(outputs)
     assert not any(np.any(x) for x in jax.tree.leaves(gradient))
 
 
-@both_forms
-def test_accumulating_over_parts_of_the_batch_changes_nothing(places):
-    outputs, batch = example(places)
+@with_and_without_slots
+def test_gradient_accumulation_keeps_mean_loss(has_slots):
+    outputs, batch = example(has_slots)
 
     def total(field, parts):
         sums = weights = 0.0
         for part in parts:
-            mine = {key: value[part] for key, value in batch.items()}
+            part_batch = {key: value[part] for key, value in batch.items()}
             rows = dataclasses.replace(outputs, hidden={"top": outputs.hidden["top"][part]})
-            term = jax.device_get(scored(rows, mine))
+            term = jax.device_get(scored(rows, part_batch))
             sums, weights = sums + getattr(term, field).sum(), weights + term.weights.sum()
         return sums / weights
 

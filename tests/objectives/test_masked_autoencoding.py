@@ -25,7 +25,7 @@ def drawn(rate, copies=4000):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rate, visible", [(0.5, 2), (0.6, 2), (0.7, 1)])
-def test_all_sets_of_visible_tokens_are_equally_likely(rate, visible):
+def test_visible_token_sets_are_uniform(rate, visible):
     positions, starts, ends = drawn(rate)
     for position in (1, N // 2, N):
         row, slot = np.nonzero(positions == position)
@@ -36,13 +36,13 @@ def test_all_sets_of_visible_tokens_are_equally_likely(rate, visible):
         ]
         others = [p for p in range(1, N + 1) if p != position]
         possible = list(itertools.combinations(others, visible))
-        counts = [sets.count(one) for one in possible]
+        counts = [sets.count(subset) for subset in possible]
         assert sum(counts) == len(sets)
         assert chisquare(counts).pvalue > SIGNIFICANCE
 
 
 @pytest.mark.slow
-def test_the_mean_number_of_visible_tokens_is_that_of_the_published_code():
+def test_mean_visible_count_matches_published_code():
     """The published code hides round(rate * n) of n tokens, and the restored token."""
     n, rate = 100, 0.7
     draw, hidden = np.random.default_rng(0), round(rate * n)
@@ -53,7 +53,7 @@ def test_the_mean_number_of_visible_tokens_is_that_of_the_published_code():
 
 
 @pytest.mark.slow
-def test_a_batch_gives_the_decoder_the_first_state_of_its_document():
+def test_decoder_cross_attends_to_first_state_of_document():
     documents = [[50, 60, 70], [80]]
     objective = retromae(IDS)
     planned = packed_lengths(objective, [3, 1])
@@ -80,7 +80,7 @@ def test_a_batch_gives_the_decoder_the_first_state_of_its_document():
     assert (batch["decoder_input_tokens"] == batch["decoder_target_tokens"]).all()
 
 
-def test_the_loss_is_the_mean_of_masked_tokens_and_of_all_restored_ones():
+def test_loss_covers_masked_and_restored_tokens():
     """The expected value has its own formula, which agreed with the published code to 1e-6."""
     draw = np.random.default_rng(0)
     V, top, restored = 7, draw.normal(size=(2, 5, 7)), draw.normal(size=(2, 6, 7))
@@ -99,11 +99,14 @@ def test_the_loss_is_the_mean_of_masked_tokens_and_of_all_restored_ones():
         return -np.take_along_axis(logs, tokens[..., None], -1)[..., 0]
 
     slots = batch["encoder_target_slots"][..., None]
-    of_masks = losses(np.take_along_axis(top, slots, 1), batch["encoder_target_tokens"])
-    of_all = losses(restored, batch["decoder_target_tokens"])
-    for name, each, stack in (("tokens", of_masks, "encoder"), ("restored", of_all, "decoder")):
+    masked_losses = losses(np.take_along_axis(top, slots, 1), batch["encoder_target_tokens"])
+    restored_losses = losses(restored, batch["decoder_target_tokens"])
+    for name, slot_losses, stack in (
+        ("tokens", masked_losses, "encoder"),
+        ("restored", restored_losses, "decoder"),
+    ):
         weights = batch[f"{stack}_loss_weights"]
-        np.testing.assert_allclose(terms[name].sums, (each * weights).sum(1), rtol=1e-5)
+        np.testing.assert_allclose(terms[name].sums, (slot_losses * weights).sum(1), rtol=1e-5)
         np.testing.assert_array_equal(terms[name].weights, weights.sum(1))
         assert terms[name].scale == 1
         np.testing.assert_array_equal(terms[name].labels.values, batch[f"{stack}_target_tokens"])

@@ -53,7 +53,7 @@ def test_masked_lm_by_hand():
 
 
 @pytest.mark.slow
-def test_the_frame_can_be_left_out():
+def test_cls_and_sep_are_optional():
     vocabulary = IDS._replace(cls=None, sep=None)
     with refuses(ValueError, "cls"):
         masked_lm(vocabulary)
@@ -64,7 +64,7 @@ def test_the_frame_can_be_left_out():
     assert objective.facts.prompt_forms[0].before == objective.facts.prompt_forms[0].after == ()
 
 
-def test_only_one_token_may_be_hidden_of_those_that_are_text():
+def test_only_text_token_is_masked():
     row = [IDS.cls, 50, IDS.sep]
     objective = masked_lm(IDS, mask_share=1, random_share=0, framed=False)
     got = features_of(corrupt(objective, [row]), 0)
@@ -84,14 +84,14 @@ def test_masked_next_token_by_hand():
     assert got["labels_slots"].tolist() == [0, 1, 2, 4]  # one slot before each
 
 
-def test_each_packed_document_has_its_own_count():
+def test_each_packed_document_has_own_mask_count():
     got = corrupt(masked_lm(IDS), [text(20), text(1), text(60)], copies=64)
     for row in range(64):
         documents = corrupted_documents(features_of(got, row))
         assert [len(documents[d].labels) for d in (1, 2, 3)] == [3, 1, 9]
 
 
-# --- what becomes of chosen tokens --------------------------------------------------------------
+# --- replacement of selected tokens -------------------------------------------------------------
 
 
 def fates(features):
@@ -102,12 +102,12 @@ def fates(features):
     return np.where(given == IDS.mask, 0, np.where(kept, 2, 1))
 
 
-@pytest.mark.parametrize("mask, other", [(0.8, 0.1), (0.5, 0.5), (0.25, 0.25), (1.0, 0.0)])
-def test_chosen_tokens_are_masked_replaced_or_kept_in_the_shares_asked_for(mask, other):
+@pytest.mark.parametrize("mask, random", [(0.8, 0.1), (0.5, 0.5), (0.25, 0.25), (1.0, 0.0)])
+def test_selected_tokens_are_masked_replaced_or_kept_by_shares(mask, random):
     # Chi-squared test, significance 0.001. Only one of 32,000 replaced tokens is the same token.
-    objective = masked_lm(IDS, mask_share=mask, random_share=other)
+    objective = masked_lm(IDS, mask_share=mask, random_share=random)
     got = fates(corrupt(objective, [text(512)], copies=200))
-    expected = np.array([mask, other, 1 - mask - other]) * got.size
+    expected = np.array([mask, random, 1 - mask - random]) * got.size
     counts = np.bincount(got.reshape(-1), minlength=3)
     assert (counts[expected == 0] <= 2).all()
     drawn = expected > 0
@@ -118,7 +118,7 @@ def test_chosen_tokens_are_masked_replaced_or_kept_in_the_shares_asked_for(mask,
 
 
 @pytest.mark.slow
-def test_each_chosen_token_has_a_fate_of_its_own_unless_replaced_together():
+def test_replacements_are_independent_or_shared_within_words():
     # Words have four tokens. Independent neighbors would agree with a probability of
     # 0.8^2 + 0.1^2 + 0.1^2 = 0.66.
     ids = IDS._replace(word_starts=bitmap(np.arange(IDS.size) % 4 == 0))
@@ -128,18 +128,18 @@ def test_each_chosen_token_has_a_fate_of_its_own_unless_replaced_together():
         got = corrupt(objective, [row], copies=64)
         by_word = fates(got).reshape(-1, 4)
         assert (got["labels"].reshape(-1, 4) % 4 == np.arange(4)).all(), "a word is not whole"
-        same = (by_word == by_word[:, :1]).all(1)
+        shared = (by_word == by_word[:, :1]).all(1)
         if together:
-            assert same.all()
+            assert shared.all()
             share = np.bincount(by_word[:, 0], minlength=3)
-            assert chisquare(share, np.array([0.8, 0.1, 0.1]) * len(same)).pvalue > SIGNIFICANCE
+            assert chisquare(share, np.array([0.8, 0.1, 0.1]) * len(shared)).pvalue > SIGNIFICANCE
         else:
             pairs = int((by_word[:, 0] == by_word[:, 1]).sum())
-            assert binomtest(pairs, len(same), 0.66).pvalue > SIGNIFICANCE
+            assert binomtest(pairs, len(shared), 0.66).pvalue > SIGNIFICANCE
 
 
 @pytest.mark.slow
-def test_trap_special_tokens_are_never_masked_and_random_ones_are_text():
+def test_special_tokens_are_never_masked_or_drawn():
     row = np.concatenate([[IDS.cls], text(30), [IDS.sep], text(29), [IDS.sep, IDS.eos]])
     special = np.isin(row, (IDS.cls, IDS.sep, IDS.eos))
     for objective in (
@@ -155,7 +155,7 @@ def test_trap_special_tokens_are_never_masked_and_random_ones_are_text():
         assert not np.isin(got["labels_slots"][live], np.flatnonzero(special)).any()
 
 
-def test_random_tokens_are_uniform_over_the_text():
+def test_random_tokens_are_uniform_over_text_ids():
     small = IDS._replace(text=(2, 18))
     objective = masked_lm(small, 0.9, mask_share=0, random_share=1, framed=False)
     got = corrupt(objective, [np.full(400, 5)], copies=50)["inputs"]
@@ -169,15 +169,19 @@ def test_random_tokens_are_uniform_over_the_text():
 # --- static masks -------------------------------------------------------------------------------
 
 
-def test_each_copy_has_a_static_mask_that_follows_from_the_row():
+def test_static_masks_depend_only_on_the_row():
     objective = masked_lm(IDS, static_copies=10)
     inputs = corrupt(objective, [text(60)], copies=200)["inputs"]
-    one, another = ({tuple(x) for x in epochs} for epochs in (inputs[:100], inputs[100:]))
-    assert len(one) == 10 and one == another, "a hundred draws of the same ten masks"
+    first_half, second_half = (
+        {tuple(x) for x in epochs} for epochs in (inputs[:100], inputs[100:])
+    )
+    assert len(first_half) == 10 and first_half == second_half, (
+        "a hundred draws of the same ten masks"
+    )
 
 
 @pytest.mark.slow
-def test_static_masks_of_two_rows_differ():
+def test_static_masks_differ_between_rows():
     objective = masked_lm(IDS, static_copies=1)
     row = text(60)
     swapped = row.copy()
@@ -187,17 +191,17 @@ def test_static_masks_of_two_rows_differ():
     assert len(set(map(tuple, got))) == 3
 
 
-# --- a stack that also learns causal language modeling -----------------------------------------
+# --- mixture with causal language modeling -----------------------------------------------------
 
 
 @pytest.mark.slow
-def test_gpt_bert_is_a_mixture_on_one_decoder():
+def test_gpt_bert_mixture_shares_one_decoder():
     objective = mixture(IDS, {"masked": (masked_next_token, 15), "causal": (causal_lm, 1)})
     assert [m.rate for m in objective.facts.members] == [15, 1]
     documents = [text(30).tolist(), text(9).tolist()]
-    both = corrupt(objective, documents, documents, copies=1, members=(0, 1))
+    features = corrupt(objective, documents, documents, copies=1, members=(0, 1))
     for member, undo in enumerate((undo_masks_before, undo_copy)):
-        got = features_of(both, member)
+        got = features_of(features, member)
         found = corrupted_documents(got)
         assert [undo(found[d]) for d in (1, 2)] == documents
         lengths = packed_lengths(objective, [30, 9])
@@ -232,7 +236,7 @@ def random_batch(objective, document_lengths, stack, rows=4, seed=0):
 
 
 @pytest.mark.slow
-def test_replaced_token_detection_adds_up_both_losses():
+def test_replaced_token_detection_matches_formula():
     stack = "encoder"
     objective = replaced_token_detection(IDS)
     assert objective.facts.heads == {"generator": None, "replaced": 2}
@@ -263,7 +267,7 @@ def test_replaced_token_detection_adds_up_both_losses():
     np.testing.assert_array_equal(terms["tokens"].weights, [4 + 2] * B)  # 30 * 0.15 is 4.5.
 
 
-def test_places_without_text_have_nothing_to_detect():
+def test_padding_is_excluded_from_replaced_token_detection():
     objective = replaced_token_detection(IDS)
     batch = {
         "encoder_segment_ids": jnp.array([[1, 1, 0]]),
@@ -298,13 +302,13 @@ def test_products_of_24_bit_integers_are_exact(a, b):
 @pytest.mark.parametrize(
     "build", [masked_diffusion, shifted_diffusion, uniform_diffusion, block_diffusion]
 )
-def test_the_loss_is_a_bound_of_rates_from_almost_0_on(build):
+def test_loss_is_a_bound_only_for_small_lowest_rate(build):
     assert build(IDS).facts.bound == build(IDS, lowest_rate=1e-4).facts.bound == "tokens"
     assert build(IDS, lowest_rate=0.05).facts.bound is None
 
 
 @pytest.mark.slow
-def test_rates_are_uniform_one_for_each_document_and_never_zero():
+def test_rates_are_uniform_per_document_and_never_zero():
     # Chi-squared test of 20 x 20 cells, significance 0.001. Rates must be independent, too.
     objective = masked_diffusion(IDS, lowest_rate=0.5)
     rates = corrupt(objective, [text(2), text(3)], copies=20_000)["rates"]
@@ -316,18 +320,18 @@ def test_rates_are_uniform_one_for_each_document_and_never_zero():
     assert corrupt(lowest, [text(2)], copies=20_000)["rates"].min() >= 1
 
 
-def test_tokens_are_masked_with_the_documents_own_rate():
+def test_tokens_are_masked_at_rate_of_their_document():
     got = corrupt(masked_diffusion(IDS), [text(300), text(200)], copies=400)
     p = got["rates"] / 2**24
     for d, n in ((0, 300), (1, 200)):
-        mine = got["inputs_segments"] == d + 1
-        masked = ((got["inputs"] == IDS.mask) & mine).sum(1)
+        in_document = got["inputs_segments"] == d + 1
+        masked = ((got["inputs"] == IDS.mask) & in_document).sum(1)
         z = (masked - n * p[:, d]) / np.sqrt(n * p[:, d] * (1 - p[:, d]))
         assert abs(z.mean()) < 3.3 / 20 and abs(z.var() - 1) < 3.3 * np.sqrt(2 / 400)
     assert ((got["inputs"] == IDS.mask).sum(1) == got["labels_weights"].sum(1)).all()
 
 
-def test_special_tokens_are_never_diffused():
+def test_diffusion_never_masks_special_tokens():
     row = np.concatenate([[IDS.cls], text(20), [IDS.eos]])
     got = corrupt(masked_diffusion(IDS, lowest_rate=0.99), [row], copies=64)["inputs"]
     assert (got[:, 0] == IDS.cls).all() and (got[:, -1] == IDS.eos).all()
@@ -342,9 +346,7 @@ def test_special_tokens_are_never_diffused():
         (shifted_diffusion, "decoder", 1),
     ],
 )
-def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
-    build, stack, before
-):
+def test_diffusion_loss_weights_labels_by_inverse_document_rate(build, stack, before):
     """With a shift, each token is predicted one slot earlier. For the first token, this is bos."""
     objective = build(IDS)
     batch = random_batch(objective, (12, 25), stack)
@@ -367,7 +369,7 @@ def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
 
 
 @pytest.mark.slow
-def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
+def test_diffusion_loss_of_uniform_model_is_log_vocabulary_size():
     # An uninformed model has a loss of log V for each token. z-test, significance 0.001.
     objective = masked_diffusion(IDS)
     batch = random_batch(objective, (6, 10), "encoder", rows=4_000, seed=5)
@@ -377,9 +379,9 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     )
     small = batch | {"encoder_target_tokens": batch["encoder_target_tokens"] % vocabulary}
     term = _terms(objective, outputs, small)["tokens"]
-    each = np.asarray(term.sums / term.weights, np.float64)
-    error = each.std() / np.sqrt(each.size)
-    assert abs(each.mean() - np.log(vocabulary)) < 3.3 * error and error < 0.06
+    row_means = np.asarray(term.sums / term.weights, np.float64)
+    error = row_means.std() / np.sqrt(row_means.size)
+    assert abs(row_means.mean() - np.log(vocabulary)) < 3.3 * error and error < 0.06
 
 
 @pytest.mark.slow
@@ -387,7 +389,7 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     "build",
     [masked_diffusion, functools.partial(masked_diffusion, weighted=False), shifted_diffusion],
 )
-def test_tokens_that_are_never_masked_are_not_part_of_the_mean(build):
+def test_unmaskable_tokens_are_excluded_from_mean(build):
     """Ends of documents in a stream are given. If they counted, the bound would be too low."""
     objective, rows = build(IDS), 4_000
     row = np.concatenate([text(3), [IDS.eos], text(2), [IDS.eos]])
@@ -395,20 +397,20 @@ def test_tokens_that_are_never_masked_are_not_part_of_the_mean(build):
     stacks = layouts.decoder.lengths(objective.lengths(7))
     batch = arrange_rows(layouts.decoder, features, stacks)
     vocabulary = 8  # Larger labels matter only for nonzero logits.
-    nothing = LinearOutputs(
+    outputs = LinearOutputs(
         {"top": jnp.zeros((rows, stacks["decoder"], 1))}, {"vocabulary": jnp.zeros((1, vocabulary))}
     )
     batch |= {"decoder_target_tokens": batch["decoder_target_tokens"] % vocabulary}
-    terms = _terms(objective, nothing, batch)
+    terms = _terms(objective, outputs, batch)
     for term in terms.values():
         np.testing.assert_array_equal(term.weights, 5)
     bound = terms[objective.facts.bound]
-    each = np.asarray(bound.sums / bound.weights, np.float64)
-    assert abs(each.mean() - np.log(vocabulary)) < 3.3 * each.std() / np.sqrt(rows)
+    row_means = np.asarray(bound.sums / bound.weights, np.float64)
+    assert abs(row_means.mean() - np.log(vocabulary)) < 3.3 * row_means.std() / np.sqrt(rows)
 
 
 @pytest.mark.slow
-def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric():
+def test_unweighted_diffusion_loss_keeps_bound_as_metric():
     """As in the authors' `nll_per_token`, a masked token counts -log p, and other tokens 0."""
     objective = masked_diffusion(IDS, weighted=False)
     batch = random_batch(objective, (12, 25), "encoder")
@@ -418,9 +420,9 @@ def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric
     outputs = LinearOutputs({"top": jnp.asarray(top)}, {"vocabulary": jnp.asarray(matrix)})
     got = _terms(objective, outputs, batch)
     logits, row = top @ matrix, np.concatenate([text(12), text(25)])
-    each = np.log(np.exp(logits).sum(-1)) - logits[:, np.arange(T), row]
+    losses = np.log(np.exp(logits).sum(-1)) - logits[:, np.arange(T), row]
     masked = np.asarray(batch["encoder_input_tokens"]) == IDS.mask
-    np.testing.assert_allclose(got["masked"].sums, (each * masked).sum(-1), rtol=1e-4)
+    np.testing.assert_allclose(got["masked"].sums, (losses * masked).sum(-1), rtol=1e-4)
     np.testing.assert_array_equal(got["masked"].weights, [37] * B)
     bound = _terms(masked_diffusion(IDS), outputs, batch)["tokens"]
     np.testing.assert_allclose(got["bound"].sums, bound.sums, rtol=1e-6)
@@ -429,12 +431,12 @@ def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [masked_diffusion, shifted_diffusion])
-def test_rows_of_another_member_leave_the_gradient_finite_and_count_once(build):
+def test_rows_of_other_mixture_members_keep_gradient_finite(build):
     objective = mixture(IDS, {"diffusion": (build, 1), "causal": (causal_lm, 1)})
     features = corrupt(objective, [text(8)], members=1)
     stacks = layouts.decoder.lengths(objective.lengths(8))
-    one = arrange(layouts.decoder, features_of(features, 0), stacks)
-    batch = jax.tree.map(lambda x: x[None], one)
+    row = arrange(layouts.decoder, features_of(features, 0), stacks)
+    batch = jax.tree.map(lambda x: x[None], row)
 
     def total(matrix):
         outputs = LinearOutputs(
@@ -448,7 +450,7 @@ def test_rows_of_another_member_leave_the_gradient_finite_and_count_once(build):
     assert np.isfinite(gradient).all() and np.asarray(gradient).any()
 
 
-def test_shares_need_not_be_exact_in_binary():
+def test_shares_may_be_inexact_in_binary():
     masked_lm(IDS, mask_share=0.7, random_share=0.3)
     assert masked_lm(IDS, rate=Fraction(1, 3)).lengths(9)["labels"] == 3
 
@@ -477,7 +479,7 @@ def permuted():
 
 
 @pytest.mark.slow
-def test_masked_permuted_lm_attends_as_the_published_code():
+def test_masked_permuted_lm_attention_matches_published_code():
     batch, content, queries = permuted()
     start, end = batch["encoder_key_intervals"][..., None]
     hidden = (np.arange(13) < start) | (np.arange(13) >= end)
@@ -492,7 +494,7 @@ def test_masked_permuted_lm_attends_as_the_published_code():
 
 
 @pytest.mark.slow
-def test_no_prediction_depends_on_tokens_that_come_later_in_the_order():
+def test_masked_permuted_lm_predictions_ignore_later_tokens():
     batch, content, queries = permuted()
     sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16, num_layers=2)
     model = models.encoder(IDS.size, **sizes)
@@ -506,6 +508,6 @@ def test_no_prediction_depends_on_tokens_that_come_later_in_the_order():
 
     tokens = batch["encoder_input_tokens"]
     for number, slot in enumerate(content[4:7]):
-        other = np.where(np.arange(13) == slot, FIRST, tokens)
-        changed = np.abs(states(other) - states(tokens)).max(-1) > 0
+        changed_tokens = np.where(np.arange(13) == slot, FIRST, tokens)
+        changed = np.abs(states(changed_tokens) - states(tokens)).max(-1) > 0
         assert changed.tolist() == [number < later for later in range(3)]

@@ -29,7 +29,7 @@ def drawn():
 
 
 @pytest.mark.slow
-def test_a_fragment_by_hand():
+def test_mass_fragment_by_hand():
     build = functools.partial(mass, mask_share=1.0, random_share=0.0)
     features = hide(build, IDS, [A, B, C, D, E, F], [0, 0, 1, 1, 1, 0])
     mask = IDS.mask
@@ -48,17 +48,19 @@ def test_a_fragment_by_hand():
     assert batch["decoder_target_tokens"].tolist() == [C, D, E, 0]
 
 
-def test_one_fragment_in_five_is_at_either_end_and_the_others_are_uniform():
+def test_fragment_positions_match_published_distribution():
     """As in the authors' code, the fragment is first, last, or shuffled among the tokens."""
     begins = drawn()["targets_positions"][:, 0]
     places = N - round(N / 2) + 1
-    law = np.full(places, 0.6 / places) + 0.2 * np.isin(np.arange(places), (0, places - 1))
+    probabilities = np.full(places, 0.6 / places) + 0.2 * np.isin(
+        np.arange(places), (0, places - 1)
+    )
     counts = np.bincount(begins, minlength=places)
     assert counts.size == places
-    assert chisquare(counts, DRAWS * law).pvalue > SIGNIFICANCE
+    assert chisquare(counts, DRAWS * probabilities).pvalue > SIGNIFICANCE
 
 
-def test_tokens_of_the_fragment_are_masked_replaced_or_kept_as_berts_are():
+def test_fragment_tokens_are_masked_replaced_or_kept_like_bert():
     features = drawn()
     text = np.arange(10, 10 + N)
     slots = features["targets_positions"] + features["targets_block_positions"] - 1

@@ -24,7 +24,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("share, rate", PUBLISHED)
-def test_the_loss_matches_the_published_code(share, rate):
+def test_loss_matches_published_code(share, rate):
     logits = np.array([*LOGITS, -1e9], np.float32)  # id 10 is drawn as noise but never predicted
     given = np.array([4, 7, 11])  # 11 is the mask
     rates = np.full(3, rate)
@@ -34,7 +34,7 @@ def test_the_loss_matches_the_published_code(share, rate):
     np.testing.assert_allclose(got, PUBLISHED[share, rate], rtol=1e-5, atol=1e-5)
 
 
-def test_noised_tokens_are_masked_or_random_in_the_same_ratio_at_all_rates():
+def test_ratio_of_masked_to_random_tokens_is_constant():
     objective = mixed_diffusion(IDS, random_share=0.25, lowest_rate=0.1)
     tokens, got = corrupt_random_texts(objective, (300, 200), 256)
     rates = got["rates"] / 2**24
@@ -42,18 +42,20 @@ def test_noised_tokens_are_masked_or_random_in_the_same_ratio_at_all_rates():
     masked = got["inputs"] == IDS.mask
     random = (got["inputs"] != tokens) & ~masked
     for d, n in ((0, 300), (1, 200)):
-        own = got["inputs_segments"] == d + 1
+        in_document = got["inputs_segments"] == d + 1
         for noised, share in ((masked, 0.75), (random, 0.25)):
             p = share * rates[:, d]
-            z = ((noised & own).sum(1) - n * p) / np.sqrt(n * p * (1 - p))
+            z = ((noised & in_document).sum(1) - n * p) / np.sqrt(n * p * (1 - p))
             assert abs(z.mean()) < 4 / np.sqrt(256)
             assert abs(z.var() - 1) < 4 * np.sqrt(2 / 256)
-    others = got["inputs"][random]
-    cells = np.bincount((others - IDS.text[0]) * 8 // (IDS.text[1] - IDS.text[0]), minlength=8)
+    replacements = got["inputs"][random]
+    cells = np.bincount(
+        (replacements - IDS.text[0]) * 8 // (IDS.text[1] - IDS.text[0]), minlength=8
+    )
     assert chisquare(cells).pvalue > 1e-3
 
 
-def test_tokens_to_hide_are_all_noised():
+def test_all_selected_tokens_are_noised():
     tokens = np.arange(100, 120)
     hidden = np.arange(20) % 5 == 0
     got = hide(mixed_diffusion, IDS, tokens, hidden)
@@ -121,7 +123,7 @@ def total_nats(p_X, share, logits_of):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("share", [0.1, 0.6, 0.99])
-def test_the_bound_is_exact_for_the_best_model_and_larger_for_other_models(share):
+def test_bound_is_tight_only_for_optimal_model(share):
     """The best model knows the distribution of each token given the other noised token."""
     p_X = np.random.default_rng(0).dirichlet(np.full(len(TEXTS), 0.7))
     entropy = -np.sum(p_X * np.log(p_X))
@@ -129,18 +131,18 @@ def test_the_bound_is_exact_for_the_best_model_and_larger_for_other_models(share
     assert exact == pytest.approx(entropy, abs=1e-3)
     for seed in range(3):
         wrong = np.random.default_rng(seed).normal(size=(2, len(NOISED), NUMBER)) * 0.7
-        other = total_nats(p_X, share, lambda rate, w=wrong: best_logits(p_X, share, rate) + w)
-        assert other > entropy + 0.02
+        loose = total_nats(p_X, share, lambda rate, w=wrong: best_logits(p_X, share, rate) + w)
+        assert loose > entropy + 0.02
 
 
-def test_with_few_random_tokens_it_is_the_loss_of_masked_diffusion():
+def test_loss_with_few_random_tokens_matches_masked_diffusion():
     logits = np.random.default_rng(0).normal(size=NUMBER).astype(np.float32)
     log_p = logits - np.log(np.exp(logits).sum())
     rates = np.array([0.05, 0.5, 0.95])
 
     def losses(given):
-        columns = np.tile(logits, (3, 1)), np.full(3, 1), np.full(3, given)
-        return stationary_losses((0, NUMBER), *columns, rates, 1e-6, 1.0)
+        arguments = np.tile(logits, (3, 1)), np.full(3, 1), np.full(3, given)
+        return stationary_losses((0, NUMBER), *arguments, rates, 1e-6, 1.0)
 
     np.testing.assert_allclose(losses(given=3), -log_p[1] / rates, rtol=1e-3)
     np.testing.assert_allclose(losses(given=1), 0, atol=1e-3)

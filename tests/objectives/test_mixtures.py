@@ -57,20 +57,20 @@ from tests.refusals import refuses
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", MIXTURES)
-def test_shared_kernel_equals_the_members_own_bit_for_bit(name):
+def test_shared_kernel_equals_member_kernels_bit_for_bit(name):
     batch = example_batch(name)
-    own = quick_jit(
+    member_kernel = quick_jit(
         lambda kernel, *arguments: kernel(*arguments, batch.lengths, batch.max_documents)
     )
     for number, member in enumerate(CASES[name].objective.facts.members):
         for i in np.flatnonzero(batch.rows.member == number):
             row, partner = row_and_partner(batch.rows, i)
-            expected = own(member.objective.corrupt, batch.keys[i], row, partner)
+            expected = member_kernel(member.objective.corrupt, batch.keys[i], row, partner)
             expected = with_missing_streams(expected, batch.lengths)
             assert_same(expected | {"member": row.member}, features_of(corrupted(name), int(i)))
 
 
-def test_members_that_differ_in_numbers_share_one_kernel():
+def test_members_with_different_numbers_share_kernels():
     stacks = ul2(IDS).corrupt.args[0]
     assert len(stacks) == 2  # six span denoisers, one prefix split
     assert len(CASES["mixture"].objective.corrupt.args[0]) == 3
@@ -85,7 +85,7 @@ def test_members_keep_their_names_order_and_rates():
     assert [(m.name, m.rate) for m in regular] == [("r_3_15", 1.0), ("r_8_15", 2.0)]
 
 
-def test_members_say_how_they_are_built():
+def test_members_describe_the_call_that_builds_them():
     suffix = functools.partial(prefix_lm, mode="S")
     built = functools.partial(suffix, suffix_share=0.5)
     members = {
@@ -102,7 +102,7 @@ def test_members_say_how_they_are_built():
     ]
 
 
-def test_a_mixture_of_mixtures_has_the_bits_of_its_members():
+def test_nested_mixture_equals_flat_mixture():
     nested = mixture(IDS, {"denoise": (ul2, 14), "causal": (span_corruption, 2)})
     names = [f"denoise.{member.name}" for member in ul2(IDS).facts.members]
     assert [m.name for m in nested.facts.members] == [*names, "causal"]
@@ -117,7 +117,7 @@ def test_a_mixture_of_mixtures_has_the_bits_of_its_members():
         assert np.array_equal(found, expected)
 
 
-def test_a_mixture_of_mixtures_follows_the_rates_of_both():
+def test_nested_rates_multiply():
     def alternating(ids):
         members = {"a": (causal_lm, turns(10, 0)), "b": (prefix_lm, turns(10, 1))}
         return mixture(ids, members)
@@ -129,7 +129,7 @@ def test_a_mixture_of_mixtures_follows_the_rates_of_both():
     assert rates["c"] == 1.0
 
 
-def test_a_mixture_without_a_turn_gets_no_rows():
+def test_nested_mixture_without_active_member_has_rate_0():
     def takes_turns(ids):
         members = {f"turn_{i}": (causal_lm, turns(every=1, turn=i, of=3)) for i in range(2)}
         return mixture(ids, members)
@@ -140,7 +140,7 @@ def test_a_mixture_without_a_turn_gets_no_rows():
     assert spans == 1
 
 
-def test_rates_below_zero_do_not_cancel_out():
+def test_negative_nested_rates_raise():
     def negative(ids):
         return mixture(ids, {"a": (causal_lm, lambda step: -1.0)})
 
@@ -149,7 +149,7 @@ def test_rates_below_zero_do_not_cancel_out():
         joint.facts.members[0].rate(0)
 
 
-def test_names_of_members_differ():
+def test_duplicate_nested_member_names_raise():
     def inner(ids):
         return mixture(ids, {"b": (causal_lm, 1)})
 
@@ -157,7 +157,7 @@ def test_names_of_members_differ():
         mixture(IDS, {"a.b": (span_corruption, 1), "a": (inner, 1)})
 
 
-def test_ul2s_denoisers_are_the_papers():
+def test_ul2_denoisers_match_paper():
     expected = [(3, 0.15), (8, 0.15), (3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5)]
     members = ul2(IDS).facts.members
     for member, (mean, density), mode in zip(members, expected, "RRXXXX"):
@@ -167,7 +167,7 @@ def test_ul2s_denoisers_are_the_papers():
     assert {m.rate for m in members} == {1.0}
 
 
-def _toy(name, loss):
+def _objective_with_loss(name, loss):
     def build(ids):
         return Objective(
             lengths=lambda n: {"targets": n},
@@ -190,10 +190,15 @@ def _loss(name, factor):
     return loss
 
 
-def test_joint_loss_is_the_sum_of_separate_losses_over_their_own_rows():
+def test_mixture_loss_uses_each_members_rows():
     first, second = _loss("first", 2.0), _loss("second", 3.0)
     built = mixture(
-        IDS, {"a": (_toy("x", first), 1), "b": (_toy("y", second), 1), "c": (_toy("x", first), 1)}
+        IDS,
+        {
+            "a": (_objective_with_loss("x", first), 1),
+            "b": (_objective_with_loss("y", second), 1),
+            "c": (_objective_with_loss("x", first), 1),
+        },
     )
     outputs, weights = jnp.array([1.0, 10.0, 100.0, 1000.0]), jnp.array([1.0, 2.0, 3.0, 4.0])
     member = jnp.array([0, 1, 2, 1])
@@ -217,20 +222,22 @@ class _Scaled:
         return _loss("scaled", self.scale)(batch)
 
 
-def test_rows_of_members_whose_losses_are_equal_all_count():
+def test_members_with_equal_losses_share_their_rows():
     """Frozen dataclasses and methods, for example, are created again for each member."""
     other = _loss("other", 3.0)
     losses = {"a": _Scaled(2.0), "b": other, "c": _Scaled(2.0)}
-    built = mixture(IDS, {name: (_toy("x", loss), 1) for name, loss in losses.items()})
+    built = mixture(
+        IDS, {name: (_objective_with_loss("x", loss), 1) for name, loss in losses.items()}
+    )
     batch = {"weights": jnp.ones(3), "member": jnp.arange(3)}
     terms = built.loss(batch).scored(jnp.array([1.0, 10.0, 100.0]))
     np.testing.assert_array_equal(terms["scaled"].sums, [2, 0, 200])
     np.testing.assert_array_equal(terms["scaled"].weights, [2, 0, 2])
 
 
-def test_rows_of_other_members_are_not_negatives():
+def test_rows_of_other_members_are_not_contrastive_negatives():
     """Contrastive losses read the whole batch, and must ignore the rows of other members."""
-    views, both = (
+    views, mixed = (
         mixture(IDS, {name: (build, 1) for name, build in members.items()})
         for members in (
             {"views": contrastive},
@@ -250,35 +257,43 @@ def test_rows_of_other_members_are_not_negatives():
         return jax.jit(loss)(states, batch)
 
     expected = term_of(views, states[::2], {name: x[::2] for name, x in batch.items()})
-    got = term_of(both, states, batch)
+    got = term_of(mixed, states, batch)
     np.testing.assert_allclose(got.sums[::2], expected.sums, rtol=1e-5)
     np.testing.assert_array_equal(got.weights, [1, 0, 1, 0])
 
 
-def test_members_that_make_different_numbers_of_texts_are_refused():
+def test_members_with_different_numbers_of_texts_raise():
     three = functools.partial(contrastive_pairs, hard_negatives=True)
     with refuses(ValueError, "two", "2", "three", "3"):
         mixture(IDS, {"two": (contrastive, 1), "three": (three, 1)})
 
 
-def test_a_loss_of_another_members_rows_may_be_nan():
+def test_nan_loss_of_other_members_rows_is_masked():
     def bad(batch):
         return BatchLoss({"bad": Term(batch["weights"])}, lambda outputs: {"bad": outputs / 0 * 0})
 
-    built = mixture(IDS, {"a": (_toy("x", _loss("good", 1.0)), 1), "b": (_toy("x", bad), 1)})
+    built = mixture(
+        IDS,
+        {
+            "a": (_objective_with_loss("x", _loss("good", 1.0)), 1),
+            "b": (_objective_with_loss("x", bad), 1),
+        },
+    )
     batch = {"weights": jnp.ones(2), "member": jnp.zeros(2, jnp.int32)}
     terms = built.loss(batch).scored(jnp.ones(2))
     assert not jnp.isnan(terms["bad"].sums).any() and terms["bad"].weights.sum() == 0
 
 
-def test_one_loss_function_is_called_once():
+def test_shared_loss_function_is_called_once():
     calls = []
 
     def loss(batch):
         calls.append(1)
         return BatchLoss({"tokens": Term(jnp.ones(2))}, lambda outputs: {"tokens": outputs})
 
-    built = mixture(IDS, {"a": (_toy("x", loss), 1), "b": (_toy("x", loss), 1)})
+    built = mixture(
+        IDS, {"a": (_objective_with_loss("x", loss), 1), "b": (_objective_with_loss("x", loss), 1)}
+    )
     built.loss({"member": jnp.array([0, 1])}).scored(jnp.ones(2))
     assert len(calls) == 1
 
@@ -287,7 +302,7 @@ def _adaptive_mixture(ids):
     return mixture(ids, {"adaptive": (adaptive_masked_lm, 1), "masked": (masked_lm, 1)})
 
 
-def test_losses_of_different_objectives_are_different():
+def test_losses_of_different_objectives_are_unequal():
     """Rows of members with equal losses get the loss of the first of them."""
     assert tidar(IDS, causal_scale=0.3).loss == tidar(IDS, causal_scale=0.3).loss
     assert tidar(IDS, causal_scale=0.3).loss != mutor(IDS, scale=0.3).loss
@@ -310,13 +325,13 @@ def test_losses_of_different_objectives_are_different():
         ({"a": (span_corruption(IDS), 1)}, ["'a'", "Objective"]),
     ],
 )
-def test_bad_members_are_refused(members, values):
+def test_invalid_members_raise(members, values):
     with refuses(ValueError, *values):
         mixture(IDS, members)
 
 
 @pytest.mark.slow
-def test_the_tutorials_denoisers_have_one_span_length_a_document():
+def test_tutorial_preset_has_one_span_length_per_document():
     """S hides short spans rather than the end of a text. The ranges are those of the page."""
     objective = ul2(IDS, preset="tutorial")
     assert {m.name: m.rate for m in objective.facts.members} == {"r": 2, "s": 1, "x": 1}
@@ -340,12 +355,12 @@ def test_the_tutorials_denoisers_have_one_span_length_a_document():
         assert all(low <= length <= high for length in found)
 
 
-def test_half_of_t5gemma2s_denoising_is_prefix_language_modeling():
+def test_half_of_t5gemma2_preset_is_prefix_lm():
     rates = {member.name: member.rate for member in ul2(IDS, preset="t5gemma2").facts.members}
     assert rates == {"r_3_15": 1, "x_12_50": 1, "x_32_15": 1, "x_32_50": 1, "s_75": 4}
 
 
-def test_members_that_take_turns():
+def test_turns_alternate_and_reject_invalid_settings():
     rate = turns(10, turn=1, of=3)
     assert [rate(step) for step in (0, 9, 10, 19, 20, 40)] == [0, 0, 1, 1, 0, 1]
     for bad, values in (
@@ -357,54 +372,56 @@ def test_members_that_take_turns():
             turns(**bad)
 
 
-def test_a_rate_may_be_a_function_of_the_step():
+def test_rate_may_be_a_schedule():
     members = {"span": (span_corruption, turns(5, 0)), "prefix": (prefix_lm, 2)}
     rates = [m.rate for m in mixture(IDS, members).facts.members]
     assert rates[0](0) == 1.0 and rates[0](5) == 0.0 and rates[1] == 2.0
 
 
-def test_streams_counted_by_slot_are_as_long_as_their_stream():
+def test_positions_stream_has_one_slot_per_target():
     """Blank infilling gives each target a position, so targets of other members need positions."""
-    both = mixture(IDS, {"blanks": (blank_infilling, 1), "prefix": (prefix_lm, 1)})
-    lengths = both.lengths(40)
+    joint = mixture(IDS, {"blanks": (blank_infilling, 1), "prefix": (prefix_lm, 1)})
+    lengths = joint.lengths(40)
     assert lengths["positions"] == lengths["targets"] == prefix_lm(IDS).lengths(40)["targets"]
 
 
-def test_a_mixture_asks_for_the_rows_of_its_most_demanding_member():
-    def asked(*builds):
+def test_mixture_requires_rows_of_most_demanding_member():
+    def kind_of_rows(*builds):
         objective = mixture(IDS, {build.__name__: (build, 1) for build in builds})
         return objective.facts.rows.kind
 
-    assert asked(span_corruption, prefix_lm) == "stream"
-    assert asked(span_corruption, causal_lm) == "stream"
-    assert asked(span_corruption, fill_in_the_middle) == "documents"
-    assert asked(contrastive, fill_in_the_middle) == "document"
-    assert asked(span_corruption, text_to_text) == "parts"
+    assert kind_of_rows(span_corruption, prefix_lm) == "stream"
+    assert kind_of_rows(span_corruption, causal_lm) == "stream"
+    assert kind_of_rows(span_corruption, fill_in_the_middle) == "documents"
+    assert kind_of_rows(contrastive, fill_in_the_middle) == "document"
+    assert kind_of_rows(span_corruption, text_to_text) == "parts"
 
 
-def test_members_that_no_corpus_suits_are_refused():
+def test_members_with_incompatible_rows_raise():
     members = {"answers": (text_to_text, 1), "numbers": (sequence_regression, 1)}
     with refuses(ValueError, "answers", "parts", "numbers", "labels"):
         mixture(IDS, members)
 
 
-def test_a_setting_that_is_a_python_number_stays_one():
+def test_python_numbers_in_settings_are_not_traced():
     def corrupt(count, key, row, partner, lengths, max_documents):
         # A traced value would raise.
         chosen = jnp.arange(lengths["targets"]) < jnp.arange(count).size
         return target_sequence((chosen * row.tokens, chosen * row.segments))
 
-    own = _toy("vocabulary", _loss("own", 1.0))(IDS)._replace(corrupt=Partial(corrupt, 3))
-    both = mixture(IDS, {"own": (lambda ids: own, 1), "causal": (causal_lm, 1)})
+    with_count = _objective_with_loss("vocabulary", _loss("own", 1.0))(IDS)._replace(
+        corrupt=Partial(corrupt, 3)
+    )
+    joint = mixture(IDS, {"own": (lambda ids: with_count, 1), "causal": (causal_lm, 1)})
     tokens = np.full((2, 8), 5, np.int32)
     rows = Row(tokens, np.ones_like(tokens), np.zeros(2, np.int32))
-    features = quick_jit(batched(both, both.lengths(8)))(
+    features = quick_jit(batched(joint, joint.lengths(8)))(
         jax.random.split(jax.random.key(0), 2), rows
     )
     assert features["targets_weights"].sum(1).tolist() == [3, 3]
 
 
-def test_a_stream_of_a_user_has_the_slots_of_the_stream_that_it_describes(monkeypatch):
+def test_user_stream_gets_slots_of_stream_it_describes(monkeypatch):
     worth = Stream("worth", "a number for each target", ("worth",), in_use="targets_segments")
     monkeypatch.setitem(STREAMS, "worth", worth)
 
@@ -426,7 +443,7 @@ def test_a_stream_of_a_user_has_the_slots_of_the_stream_that_it_describes(monkey
     assert features["worth"].shape == features["targets"].shape
 
 
-def test_a_stream_whose_slots_in_use_are_unknown_is_not_packed(monkeypatch):
+def test_packing_a_stream_without_in_use_raises(monkeypatch):
     monkeypatch.setitem(STREAMS, "worth", Stream("worth", "a number", ("worth",)))
 
     @each_document

@@ -17,9 +17,9 @@ V = 11
 class Outputs:
     """Outputs whose hidden states, of width V, are the logits."""
 
-    def __init__(self, heads, places):
+    def __init__(self, heads, slots):
         rng = np.random.default_rng(0)
-        shapes = {"top": (1, places, V), "ahead": (heads, 1, places, V)}
+        shapes = {"top": (1, slots, V), "ahead": (heads, 1, slots, V)}
         self.hidden = {name: rng.normal(size=x).astype(np.float32) for name, x in shapes.items()}
 
     def head(self, name, hidden):
@@ -43,7 +43,7 @@ def terms_of(objective, outputs, batch):
     return jax.jit(lambda batch: objective.loss(batch).scored(outputs))(batch)
 
 
-def test_labels_roll_within_their_documents():
+def test_labels_shift_within_documents():
     """If labels rolled through the row, a document's last slots would predict the next document."""
     outputs = Outputs(3, 9)
     terms = terms_of(multi_token_prediction(IDS, tokens=4), outputs, batch())
@@ -61,32 +61,32 @@ def test_labels_roll_within_their_documents():
     np.testing.assert_array_equal(terms["tokens"].weights, [8])
 
 
-def test_members_may_predict_different_numbers_of_tokens():
+def test_mixture_members_may_predict_different_numbers_of_tokens():
     """The model has the heads of the member that predicts farthest. Others use the first heads."""
     outputs = Outputs(3, 9)
     near, far = (functools.partial(multi_token_prediction, tokens=n) for n in (2, 4))
-    both = mixture(IDS, {"near": (near, 1), "far": (far, 1)})
-    assert list(both.facts.heads) == ["vocabulary", "ahead_2", "ahead_3", "ahead_4"]
+    joint = mixture(IDS, {"near": (near, 1), "far": (far, 1)})
+    assert list(joint.facts.heads) == ["vocabulary", "ahead_2", "ahead_3", "ahead_4"]
     for member, objective in enumerate((near(IDS), far(IDS))):
         given = batch() | {"member": jnp.array([member])}
-        terms, own = (terms_of(one, outputs, given) for one in (both, objective))
-        assert terms.keys() >= own.keys()
+        terms, member_terms = (terms_of(built, outputs, given) for built in (joint, objective))
+        assert terms.keys() >= member_terms.keys()
         for name, term in terms.items():
-            expected = own[name].sums if name in own else [0.0]
+            expected = member_terms[name].sums if name in member_terms else [0.0]
             np.testing.assert_allclose(term.sums, expected, rtol=1e-6)
 
 
-def test_predictions_at_places_are_the_same_ones():
+def test_target_slots_do_not_change_losses():
     """In a mixture, the predicted slots are a list."""
     outputs = Outputs(2, 9)
     terms = terms_of(multi_token_prediction(IDS, tokens=3), outputs, batch())
     listed = batch() | {"decoder_target_slots": jnp.arange(9)[None]}
-    again = terms_of(multi_token_prediction(IDS, tokens=3), outputs, listed)
+    terms_at_slots = terms_of(multi_token_prediction(IDS, tokens=3), outputs, listed)
     for name in terms:
-        np.testing.assert_allclose(terms[name].sums, again[name].sums, rtol=1e-6)
+        np.testing.assert_allclose(terms[name].sums, terms_at_slots[name].sums, rtol=1e-6)
 
 
-def test_each_term_is_the_mean_over_its_own_tokens_and_none_is_silently_zero():
+def test_each_term_of_uniform_model_is_log_vocabulary_size():
     outputs = Outputs(2, 9)
     outputs.hidden = jax.tree.map(jnp.zeros_like, outputs.hidden)
     for term in terms_of(multi_token_prediction(IDS, tokens=3), outputs, batch()).values():
@@ -95,7 +95,7 @@ def test_each_term_is_the_mean_over_its_own_tokens_and_none_is_silently_zero():
             assert mean == pytest.approx(np.log(V), rel=1e-6)
 
 
-def test_the_scale_of_what_lies_ahead_may_follow_a_schedule():
+def test_ahead_scale_may_follow_a_schedule():
     def schedule(step):
         return jnp.where(step < 10, 0.3, 0.1)
 
@@ -109,7 +109,7 @@ def test_the_scale_of_what_lies_ahead_may_follow_a_schedule():
 
 
 @pytest.mark.parametrize("ahead_scale, total", [(None, 3.0), (0.3, 0.3)])
-def test_lambda_is_of_the_mean_of_the_terms_ahead(ahead_scale, total):
+def test_ahead_scale_applies_to_mean_of_ahead_terms(ahead_scale, total):
     """DeepSeek-V3 (section 2.2) uses lambda / D times the sum over D modules.
 
     Gloeckle et al. use the sum.
@@ -123,7 +123,7 @@ def test_lambda_is_of_the_mean_of_the_terms_ahead(ahead_scale, total):
     assert sum(scales.values()) == pytest.approx(total) and len(set(scales.values())) == 1
 
 
-def test_the_terms_may_be_averaged():
+def test_average_divides_all_scales():
     outputs = Outputs(3, 9)
     summed, averaged = (
         terms_of(multi_token_prediction(IDS, tokens=4, average=x), outputs, batch())
@@ -136,12 +136,12 @@ def test_the_terms_may_be_averaged():
         multi_token_prediction(IDS, average=True, ahead_scale=0.3)
 
 
-def test_heads_may_have_projections_of_their_own():
+def test_heads_may_have_separate_projections():
     """The heads take the same state, and the loss uses the logits of each head."""
     shared, matrices = Outputs(2, 9), np.random.default_rng(1).normal(size=(3, V, V))
     last = shared.hidden["top"]
 
-    class Own:
+    class OwnProjections:
         hidden = {"top": last, "last": last}
 
         def head(self, name, hidden):
@@ -151,13 +151,13 @@ def test_heads_may_have_projections_of_their_own():
 
     shared.hidden["ahead"] = np.stack([last @ x for x in matrices]).astype(np.float32)
     objective = multi_token_prediction(IDS, tokens=4)
-    expected, got = (terms_of(objective, x, batch()) for x in (shared, Own()))
+    expected, got = (terms_of(objective, x, batch()) for x in (shared, OwnProjections()))
     assert got.keys() == expected.keys()
     for name, term in got.items():
         np.testing.assert_allclose(term.sums, expected[name].sums, rtol=1e-5)
 
 
-def test_one_head_of_logits_is_in_memory_at_a_time():
+def test_logits_of_all_heads_are_never_materialized():
     """No array of the program is as large as the logits of all heads."""
     B, T, heads, wide = 2, 16, 3, 97
     head = jnp.ones((5, wide))

@@ -56,14 +56,14 @@ def interleaved(documents, offsets):
     document = np.repeat(np.arange(len(documents)), documents)
     sees = np.zeros((len(sequence), len(sequence)), bool)
     for i, (_, slot) in enumerate(sequence):
-        for j, (kind, other) in enumerate(sequence):
-            causal = j <= i and document[slot] == document[other]
+        for j, (kind, other_slot) in enumerate(sequence):
+            causal = j <= i and document[slot] == document[other_slot]
             sees[i, j] = causal and (kind == "x" or i == j)
     return sequence, sees, positions
 
 
 @each_offset
-def test_attention_and_positions_are_those_of_the_paper(max_offset):
+def test_attention_and_positions_match_paper(max_offset):
     batch = decoder_batch(mutor(IDS, max_offset), raw_rows(*[PACKED] * 8)[0])
     masks = {
         ("x", "x"): "decoder_key_intervals",
@@ -79,8 +79,8 @@ def test_attention_and_positions_are_those_of_the_paper(max_offset):
             for kinds, name in masks.items()
         }
         for i, (kind, slot) in enumerate(sequence):
-            for j, (other, key) in enumerate(sequence):
-                got = (kind, other) in dense and dense[kind, other][slot, key]
+            for j, (key_kind, key) in enumerate(sequence):
+                got = (kind, key_kind) in dense and dense[kind, key_kind][slot, key]
                 assert got == sees[i, j], (sequence[i], sequence[j])
             side = "decoder" if kind == "x" else "noised"
             assert batch[f"{side}_positions"][row][slot] == positions[kind, slot]
@@ -92,7 +92,7 @@ def test_attention_and_positions_are_those_of_the_paper(max_offset):
 
 @pytest.mark.slow
 @each_offset
-def test_no_prediction_depends_on_what_it_predicts(max_offset):
+def test_predictions_do_not_depend_on_their_targets(max_offset):
     """A changed token moves the inputs from it on, and the registers after these."""
     objective = mutor(IDS, max_offset)
     raw, _ = raw_rows(PACKED)
@@ -141,7 +141,7 @@ PUBLISHED = {
 }
 
 
-def test_registers_are_those_of_the_published_code():
+def test_registers_match_published_code():
     rows = 40
     objective = mutor(IDS)
     tokens = np.broadcast_to(np.arange(21, 27, dtype=np.int32), (rows, 6))
@@ -159,7 +159,7 @@ def test_registers_are_those_of_the_published_code():
     assert found == PUBLISHED.keys()
 
 
-def test_the_loss_is_that_of_the_published_code():
+def test_loss_matches_published_code():
     """`MuToRLlamaForCausalLM.forward` and the final loss of `finetune.py`, for an offset of 2."""
     ones = np.ones((1, 6), np.int32)
     batch = {
@@ -175,19 +175,19 @@ def test_the_loss_is_that_of_the_published_code():
     np.testing.assert_allclose(total, [3.3898971557617186], rtol=1e-5)
 
 
-def test_inputs_are_those_of_causal_lm():
+def test_inputs_match_causal_lm():
     raw, _ = raw_rows(PACKED, PACKED)
     plain = decoder_batch(causal_lm(IDS), raw)
-    both = decoder_batch(mutor(IDS), raw)
+    with_registers = decoder_batch(mutor(IDS), raw)
     for name, x in plain.items():
-        np.testing.assert_array_equal(both[name], x, name)
+        np.testing.assert_array_equal(with_registers[name], x, name)
     assert mutor(IDS).facts.prompt_forms == causal_lm(IDS).facts.prompt_forms
     assert mutor(IDS).facts.likelihood == "tokens"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.3, 0.5])
-def test_the_loss_matches_the_paper(scale):
+def test_loss_matches_paper(scale):
     """(1 - a) times the mean over tokens, and a times the mean over registers."""
     raw, documents = raw_rows(*[PACKED] * 4)
     objective = mutor(IDS, 3, scale)
@@ -200,10 +200,10 @@ def test_the_loss_matches_the_paper(scale):
         slot = 0
         for text, d in zip(texts, offsets_of(batch, row)):
             for i, token in enumerate(text):
-                both = {"tokens": top, "registers": noised}
+                logits_by_term = {"tokens": top, "registers": noised}
                 if d is None or i < d - 1:  # no input is d tokens before this token
-                    del both["registers"]
-                for name, logits in both.items():
+                    del logits_by_term["registers"]
+                for name, logits in logits_by_term.items():
                     scores = logits[row, slot].astype(np.float64)
                     losses[name].append(np.log(np.exp(scores).sum()) - scores[token])
                 slot += 1
@@ -227,6 +227,6 @@ def test_offsets_are_uniform():
     assert abs(same - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 200)
 
 
-def test_registers_stand_within_the_row():
+def test_registers_need_no_position_after_row():
     """They need no position after the row, in contrast to TiDAR's masks."""
     assert not mutor(IDS).facts.requires and tidar(IDS).facts.requires

@@ -25,7 +25,7 @@ def term(top, expected):
     return next_latent(IDS, scale=0.5).loss(BATCH).scored(outputs)["next_latent"]
 
 
-def test_each_state_is_compared_with_the_one_expected_before_it_in_its_document():
+def test_each_predicted_state_is_compared_with_next_state_of_document():
     pairs = [(0, 1), (1, 2), (4, 5)]
     size = np.abs([EXPECTED[0, slot] - TOP[0, after] for slot, after in pairs])
     losses = np.where(size < 1, size**2 / 2, size - 0.5).mean(-1)
@@ -34,14 +34,14 @@ def test_each_state_is_compared_with_the_one_expected_before_it_in_its_document(
     assert got.weights.tolist() == [3.0] and got.scale == 0.5
 
 
-def test_states_learn_to_predict_and_not_to_be_predicted():
+def test_target_states_get_no_gradient():
     top, expected = jax.jit(jax.grad(lambda *x: term(*x).sums.sum(), (0, 1)))(TOP, EXPECTED)
     assert not np.asarray(top).any()
     assert (np.abs(expected[0]).sum(-1) > 0).tolist() == [1, 1, 0, 0, 1, 0, 0]
 
 
 @pytest.mark.slow
-def test_a_model_expects_a_state_from_the_one_before_and_the_token_between():
+def test_predicted_state_reads_current_state_and_next_token():
     heads = ("vocabulary", "next_latent")
     shape = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8, scan_layers=False)
     model = models.decoder(16, heads, **shape)
@@ -55,13 +55,13 @@ def test_a_model_expects_a_state_from_the_one_before_and_the_token_between():
 
     @quick_jit
     def changed(key):
-        read = batch | {"decoder_input_tokens": tokens}
-        params = model.init(key, read)
-        one, other = (
-            model.apply(params, read | {"decoder_input_tokens": x}).hidden["next_latent"]
+        inputs = batch | {"decoder_input_tokens": tokens}
+        params = model.init(key, inputs)
+        before, after = (
+            model.apply(params, inputs | {"decoder_input_tokens": x}).hidden["next_latent"]
             for x in (tokens, tokens.at[0, 3].set(9))
         )
-        return jnp.abs(one - other).max(-1)[0] > 1e-6
+        return jnp.abs(before - after).max(-1)[0] > 1e-6
 
     # The token in slot 3 is read there, and is the next token of slot 2.
     assert changed(jax.random.key(0)).tolist() == [0, 0, 1, 1, 1, 1]

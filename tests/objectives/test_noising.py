@@ -67,7 +67,7 @@ def distinct(features, keys=("inputs",)):
     return np.unique(np.concatenate([features[key] for key in keys], axis=1), axis=0)
 
 
-# --- worked by hand -----------------------------------------------------------------------------
+# --- examples by hand ---------------------------------------------------------------------------
 
 A, B, C = 100, 101, 102
 X, Y, Z = IDS.sentinels[:3]
@@ -137,7 +137,7 @@ X, Y, Z = IDS.sentinels[:3]
     ],
     ids=["spans", "tokens", "mask", "drop"],
 )
-def test_every_iid_mask_of_three_tokens(replace, predict, expected):
+def test_iid_masks_of_three_tokens_by_hand(replace, predict, expected):
     features = corrupt(iid_denoising(IDS, 0.5, replace, predict), [[A, B, C]], copies=200, seed=0)
     got = {str(streams(features, row)) for row in range(200)}
     assert got == {str(pair) for pair in expected.values()}
@@ -145,7 +145,7 @@ def test_every_iid_mask_of_three_tokens(replace, predict, expected):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("replace", REPLACEMENTS)
-def test_everything_can_be_predicted_from_every_replacement(replace):
+def test_every_replacement_supports_predicting_everything(replace):
     document = list(range(200, 240))
     objective = iid_denoising(IDS, 0.3, replace, "everything", mode="S")
     features = corrupt(objective, [document, [A], [A, B]], copies=20, seed=1)
@@ -171,7 +171,7 @@ def test_everything_can_be_predicted_from_every_replacement(replace):
         ("mask", undo_masks_in_order),
     ],
 )
-def test_noise_alone_gives_back_every_document(replace, undo):
+def test_predicting_noise_is_invertible(replace, undo):
     documents = [[A], list(range(200, 240)), [A, B], [B, A, C]]
     features = corrupt(iid_denoising(IDS, 0.4, replace), documents, copies=20, seed=2)
     for row in range(20):
@@ -189,7 +189,7 @@ def test_infilled_documents_of_two_tokens_by_hand():
 
 
 @pytest.mark.slow
-def test_bart_permutes_sentences_and_then_infills():
+def test_bart_permutes_sentences_before_infilling():
     stop = int(np.flatnonzero(IDS.flags("sentence_ends"))[20])
     plain = [x for x in range(1000, 1100) if not IDS.flags("sentence_ends")[x]]
     first, second = [*plain[:4], stop], [*plain[4:8], stop]
@@ -220,19 +220,19 @@ def _infilled_from(inputs, document) -> bool:
 @given(
     st.integers(1, 200_000), st.fractions(Fraction(1, 100), Fraction(99, 100), max_denominator=1000)
 )
-def test_max_hidden_is_the_mean_and_six_standard_deviations(n, density):
-    most = int(max_hidden(n, density.as_integer_ratio(), np))
+def test_max_hidden_is_mean_plus_six_standard_deviations(n, density):
+    bound = int(max_hidden(n, density.as_integer_ratio(), np))
     mean, deviation = n * density, sqrt(n * density * (1 - density))
-    assert min(n, mean + 6 * deviation - 1) <= most <= min(n, mean + 6 * deviation + 8)
+    assert min(n, mean + 6 * deviation - 1) <= bound <= min(n, mean + 6 * deviation + 8)
 
 
-def test_less_than_one_document_in_a_million_has_more_noise_than_planned_for():
+def test_planned_noise_overflows_in_under_one_per_million_documents():
     n = np.arange(1, 5000)
     assert (binom.sf(max_hidden(n, (3, 20), np), n, 0.15) < 1e-6).all()
 
 
 @pytest.mark.parametrize("density, mean", [((3, 20), (3, 1)), ((1, 2), (7, 2)), ((3, 10), (20, 1))])
-def test_counts_of_the_kernel_match_the_host(density, mean):
+def test_device_counts_match_host(density, mean):
     n = np.arange(1, 4097)
     pairs = jnp.array([density, mean], jnp.int32)
     device = jax.jit(lambda n, p: (max_hidden(n, p[0]), *infilling_counts(n, *p)))(n, pairs)
@@ -242,7 +242,7 @@ def test_counts_of_the_kernel_match_the_host(density, mean):
 
 
 @pytest.mark.parametrize("mean", [1, 3, 3.5, 20])
-def test_planned_spans_cover_all_but_one_document_in_e18(mean):
+def test_planned_infilling_spans_cover_almost_all_documents(mean):
     n = np.arange(1, 4097)
     fraction = Fraction(str(mean))
     hidden, spans = infilling_counts(n, (3, 10), fraction.as_integer_ratio(), np)
@@ -251,7 +251,7 @@ def test_planned_spans_cover_all_but_one_document_in_e18(mean):
 
 
 @pytest.mark.slow
-def test_tokens_that_are_not_text_are_never_hidden_by_iid_noise():
+def test_iid_noise_never_hides_special_tokens():
     document = [EOS, A, IDS.sep, B, EOS] * 8
     for replace in ("mask", "random"):
         features = corrupt(
@@ -265,7 +265,7 @@ def test_tokens_that_are_not_text_are_never_hidden_by_iid_noise():
 # --- distribution -------------------------------------------------------------------------------
 
 
-def test_iid_masks_of_four_tokens_have_bernoullis_probabilities():
+def test_iid_masks_are_bernoulli():
     features = corrupt(token_masking(IDS, 0.3), [[A, B, C, 103]], copies=20_000, seed=6)
     hidden = features["inputs"][:, :4] == MASK
     counts = np.bincount(hidden @ [1, 2, 4, 8], minlength=16)
@@ -274,7 +274,7 @@ def test_iid_masks_of_four_tokens_have_bernoullis_probabilities():
 
 
 @pytest.mark.slow
-def test_numbers_of_hidden_tokens_are_binomial():
+def test_hidden_counts_are_binomial():
     features = corrupt(
         iid_denoising(IDS, 0.15, "drop"), [list(range(100, 130))], copies=10_000, seed=7
     )
@@ -285,12 +285,12 @@ def test_numbers_of_hidden_tokens_are_binomial():
     assert chisquare(counts, expected).pvalue > SIGNIFICANCE, counts
 
 
-def test_iid_masks_of_packed_documents_are_independent_of_each_other():
+def test_iid_masks_of_packed_documents_are_independent():
     features = corrupt(token_masking(IDS, 0.5), [[A, B], [A, B]], copies=8_000, seed=8)
     assert_uniform(features["inputs"], 16)
 
 
-def test_one_stand_in_of_ten_is_random_text_in_berts_style():
+def test_mask_or_random_replaces_one_in_ten_by_random_text():
     document = list(range(100, 150))
     objective = iid_denoising(IDS, 0.5, "mask_or_random", "everything")
     features = corrupt(objective, [document], copies=1000, seed=9)
@@ -304,7 +304,7 @@ def test_one_stand_in_of_ten_is_random_text_in_berts_style():
 
 
 @pytest.mark.parametrize("mean", [Fraction(1), Fraction(3), Fraction(7, 2), Fraction(20)])
-def test_poisson_table_is_the_cumulative_law_in_24_bits(mean):
+def test_poisson_table_is_cdf_in_24_bits(mean):
     table = np.array(poisson_table(mean))
     expected = poisson.cdf(np.arange(len(table)), float(mean)) * 2**24
     assert table.dtype.kind == "i" and np.abs(table - expected).max() < 0.51
@@ -314,12 +314,14 @@ def test_poisson_table_is_the_cumulative_law_in_24_bits(mean):
     np.testing.assert_array_equal(got, (bits[:, None] >> 8 >= table).sum(1))
 
 
-def spans_drawn(hidden: int, most: int, mean: float) -> dict[tuple[int, ...], float]:
+def span_length_probabilities(
+    hidden: int, max_spans: int, mean: float
+) -> dict[tuple[int, ...], float]:
     """Returns {sorted span lengths of a document: probability}, by enumerating all draws."""
-    law: dict[tuple[int, ...], float] = {}
+    probabilities: dict[tuple[int, ...], float] = {}
 
     def draw(spans, left, probability):
-        if len(spans) + 1 == most:
+        if len(spans) + 1 == max_spans:
             ways = [(left, 1.0)]
         else:
             ways = [(k, poisson.pmf(k, mean)) for k in range(left)]
@@ -329,26 +331,26 @@ def spans_drawn(hidden: int, most: int, mean: float) -> dict[tuple[int, ...], fl
                 draw([*spans, length], left - length, probability * chance)
             else:
                 key = tuple(sorted([*spans, length]))
-                law[key] = law.get(key, 0) + probability * chance
+                probabilities[key] = probabilities.get(key, 0) + probability * chance
 
     draw([], hidden, 1.0)
-    return law
+    return probabilities
 
 
 @pytest.mark.slow
-def test_infilled_spans_have_poisson_lengths_the_empty_and_the_trimmed_included():
+def test_infilled_span_lengths_are_poisson_with_empty_and_trimmed_spans():
     # Four of eight tokens are hidden, in at most five spans. The visible tokens show each length.
-    copied = 20_000
+    copies = 20_000
     features = corrupt(
-        text_infilling(IDS, 0.5, 1.5), [list(range(100, 108))], copies=copied, seed=10
+        text_infilling(IDS, 0.5, 1.5), [list(range(100, 108))], copies=copies, seed=10
     )
-    law = spans_drawn(hidden=4, most=5, mean=1.5)
-    assert abs(sum(law.values()) - 1) < 1e-9
-    counts = dict.fromkeys(law, 0)
-    for row in range(copied):
+    probabilities = span_length_probabilities(hidden=4, max_spans=5, mean=1.5)
+    assert abs(sum(probabilities.values()) - 1) < 1e-9
+    counts = dict.fromkeys(probabilities, 0)
+    for row in range(copies):
         counts[tuple(sorted(lengths_of_spans(features["inputs"][row], 100, 108)))] += 1
-    expected = np.array([*law.values()]) * copied
-    assert len(law) == 18 and expected.min() > 10
+    expected = np.array([*probabilities.values()]) * copies
+    assert len(probabilities) == 18 and expected.min() > 10
     assert chisquare([*counts.values()], expected).pvalue > SIGNIFICANCE, counts
 
 
@@ -359,16 +361,16 @@ def lengths_of_spans(inputs, first: int, end: int) -> list[int]:
         if token == MASK:
             lengths.append(0)
         else:
-            here = end if token == EOS else token
-            if here != expected:
-                lengths[-1] = int(here - expected)
-            expected = here + 1
+            position = end if token == EOS else token
+            if position != expected:
+                lengths[-1] = int(position - expected)
+            expected = position + 1
             if token == EOS:
                 return lengths
     raise AssertionError("no end-of-sequence")
 
 
-def test_infilled_spans_stand_in_all_places_with_equal_probability():
+def test_infilled_span_positions_are_uniform():
     # Three of six tokens are hidden. The three visible tokens leave four places for spans.
     features = corrupt(
         text_infilling(IDS, 0.5, 3), [[100, 101, 102, 103, 104, 105]], copies=20_000, seed=11
@@ -376,8 +378,8 @@ def test_infilled_spans_stand_in_all_places_with_equal_probability():
     masks = features["inputs"] == MASK
     gap = np.where(masks, np.cumsum(~masks, 1), 99)
     for spans in (1, 2, 3):
-        mine = np.sort(gap[masks.sum(1) == spans], 1)[:, :spans]
-        assert_uniform(mine, comb(4, spans))
+        gaps_of_spans = np.sort(gap[masks.sum(1) == spans], 1)[:, :spans]
+        assert_uniform(gaps_of_spans, comb(4, spans))
 
 
 def test_infilling_of_packed_documents_is_independent():
@@ -389,7 +391,7 @@ def test_infilling_of_packed_documents_is_independent():
     assert_uniform(features["inputs"][one_span_each], 4)
 
 
-def test_rotations_are_uniform_and_packed_documents_turn_on_their_own():
+def test_rotations_are_uniform_and_independent():
     features = corrupt(
         document_rotation(IDS), [[100, 101, 102], [200, 201, 202]], copies=9_000, seed=13
     )
@@ -397,7 +399,7 @@ def test_rotations_are_uniform_and_packed_documents_turn_on_their_own():
 
 
 @pytest.mark.parametrize("lengths, orders", [((4,), 24), ((3, 2), 12)])
-def test_shuffles_are_uniform_over_all_orders(lengths, orders):
+def test_shuffles_are_uniform(lengths, orders):
     documents = [list(range(100, 100 + n)) for n in lengths]
     features = corrupt(deshuffling(IDS), documents, copies=12_000, seed=14)
     assert orders == np.prod([factorial(n) for n in lengths])
@@ -412,7 +414,7 @@ def _sentences(*lengths):
     return [[*(next(plain) for _ in range(n - 1)), next(stops)] for n in lengths]
 
 
-def test_orders_of_sentences_are_uniform_and_a_cut_off_sentence_is_one():
+def test_sentence_orders_are_uniform_including_truncated_sentence():
     *whole, cut = _sentences(3, 2, 4)
     document = sum([*whole, cut[:2]], [])  # The last sentence has lost its end.
     other = sum(_sentences(2, 2), [])
@@ -420,7 +422,7 @@ def test_orders_of_sentences_are_uniform_and_a_cut_off_sentence_is_one():
     assert_uniform(features["inputs"], 6 * 2)
 
 
-def test_stops_in_a_row_end_one_sentence():
+def test_consecutive_stops_end_one_sentence():
     # Otherwise the last dots of "wait ..." would move to other places.
     plain = [x for x in range(500, 700) if not IDS.flags("sentence_ends")[x]]
     stop = next(x for x in range(700, 900) if IDS.flags("sentence_ends")[x])
@@ -432,49 +434,51 @@ def test_stops_in_a_row_end_one_sentence():
     assert got == orders
 
 
-def test_parts_of_a_composed_noise_draw_independently():
+def test_chained_noises_draw_independently():
     # If both used the same draw, two turns of two tokens would always restore the order.
     twice = from_noise(IDS, chain(rotation(), rotation()))
     features = corrupt(twice, [[A, B]], copies=6_000, seed=16)
     assert_uniform(features["inputs"], 2)
 
 
-# --- traps --------------------------------------------------------------------------------------
+# --- known pitfalls -----------------------------------------------------------------------------
 
 
-def test_sentinel_k_precedes_span_k_also_when_a_document_starts_with_noise():
+def test_sentinels_precede_their_spans_if_document_starts_with_noise():
     # T5's code puts sentinels before parts of the text there, and loses the alignment.
     document = list(range(100, 120))
     features = corrupt(iid_denoising(IDS, 0.5), [document], copies=200, seed=17)
     starts_with_noise = features["inputs"][:, 0] == X
     assert 50 < starts_with_noise.sum() < 150
     for row in np.flatnonzero(starts_with_noise):
-        (one,) = corrupted_documents(features_of(features, row)).values()
-        assert one.targets[:2] == [X, 100] and undo_pieces(one) == document
+        (document_features,) = corrupted_documents(features_of(features, row)).values()
+        assert (
+            document_features.targets[:2] == [X, 100] and undo_pieces(document_features) == document
+        )
 
 
 SIZES = (10, 64, 101)
 
 
-def test_infilling_hides_exactly_the_share_asked_for_where_overlapping_spans_hide_less():
+def test_infilling_hides_exactly_the_requested_share():
     # fairseq's spans may overlap, so that it hides 26.8% instead of 30%.
     features = corrupt(
         text_infilling(IDS), [list(range(100, 100 + n)) for n in SIZES], copies=200, seed=18
     )
-    stays = (features["inputs"] != MASK) & (features["inputs"] != EOS)
+    visible = (features["inputs"] != MASK) & (features["inputs"] != EOS)
     for number, n in enumerate(SIZES, 1):
-        left = (stays & (features["inputs_segments"] == number)).sum(1)
-        assert (left == n - hidden_by_infilling(n, 0.3)).all()
+        visible_count = (visible & (features["inputs_segments"] == number)).sum(1)
+        assert (visible_count == n - hidden_by_infilling(n, 0.3)).all()
 
 
-def test_empty_spans_insert_a_mask():
+def test_empty_spans_insert_mask():
     features = corrupt(text_infilling(IDS), [list(range(100, 160))], copies=200, seed=19)
     lengths = [lengths_of_spans(inputs, 100, 160) for inputs in features["inputs"]]
     assert sum(x.count(0) for x in lengths) > 0 and all(sum(x) == 18 for x in lengths)
 
 
 @pytest.mark.parametrize("build", [deshuffling, sentence_permutation, bart])
-def test_documents_beyond_the_most_leave_the_others_as_they_are(build):
+def test_documents_beyond_max_documents_do_not_change_others(build):
     """They cannot be refused inside `jit`, and their numbers leave no room for random bits."""
     tokens = np.random.default_rng(0).integers(2, 32_000, (2, 600)).astype(np.int32)
     alone = np.tile(np.arange(600) < 20, (2, 1)).astype(np.int32)
@@ -488,7 +492,7 @@ def test_documents_beyond_the_most_leave_the_others_as_they_are(build):
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
-def test_the_decoder_starts_with_its_own_token_and_not_with_end_of_sequence():
+def test_decoder_starts_with_bos():
     features = features_of(corrupt(document_rotation(IDS), [[A, B, C]], copies=2, seed=22), 0)
     layout = objectives.layouts.encoder_decoder
     stacks = layout.lengths(document_rotation(IDS).lengths(3))
@@ -497,7 +501,7 @@ def test_the_decoder_starts_with_its_own_token_and_not_with_end_of_sequence():
     assert arranged["decoder_target_tokens"].tolist() == [A, B, C, EOS]
 
 
-def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
+def test_document_without_remaining_tokens_keeps_its_segment():
     features = corrupt(token_deletion(IDS, 0.9), [[A], [B], [C]], copies=50, seed=23)
     empty = 0
     for row in range(50):
@@ -507,16 +511,16 @@ def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
     assert empty > 25
 
 
-def test_no_noise_copies_documents():
+def test_untouched_noise_copies_documents():
     features = corrupt(from_noise(IDS, untouched()), [[A, B], [C]], copies=2, seed=24)
     for stream in ("inputs", "targets"):
         assert features[stream][0].tolist() == [A, B, EOS, C, EOS]
 
 
-def test_noises_in_turn_count_their_sentinels_and_have_room():
+def test_chain_combines_sentinel_counts_and_longest_lengths():
     sentinels = iid_hidden(IDS, 0.5, "tokens")
-    both = chain(permuted_tokens(), sentinels)
-    assert both.sentinels(16) == sentinels.sentinels(16) and chain(rotation()).sentinels is None
+    chained = chain(permuted_tokens(), sentinels)
+    assert chained.sentinels(16) == sentinels.sentinels(16) and chain(rotation()).sentinels is None
     longer = Noise(lambda n: n + 1, untouched().apply)
     shorter = Noise(lambda n: n - 1, untouched().apply)
     assert chain(longer, longer).longest(4) == 6

@@ -27,7 +27,7 @@ WEIGHTS = (np.arange(T) < np.array([[25], [30]])).astype(np.int32)
 BATCH = {"decoder_target_tokens": TOKENS, "decoder_loss_weights": WEIGHTS}
 
 
-def of_paper(distance: str) -> np.ndarray:
+def loss_by_paper(distance: str) -> np.ndarray:
     """Returns the loss of each row, as a sum over its digits."""
     ids, values = (list(x) for x in zip(*DIGITS))
     sums = np.zeros(B)
@@ -44,20 +44,20 @@ def of_paper(distance: str) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
 @pytest.mark.parametrize("distance", ["wasserstein", "squared"])
-def test_the_loss_matches_the_paper(distance, kind):
+def test_loss_matches_paper(distance, kind):
     outputs = kind({"top": STATES}, {"vocabulary": KERNEL})
     ids = IDS._replace(digits=DIGITS)
     objective = number_token_loss(ids, distance=distance, scale=0.5)
     terms = jax.jit(lambda batch: objective.loss(batch).scored(outputs))(BATCH)
-    np.testing.assert_allclose(terms["numbers"].sums, of_paper(distance), rtol=1e-4)
+    np.testing.assert_allclose(terms["numbers"].sums, loss_by_paper(distance), rtol=1e-4)
     counted = (np.isin(TOKENS, [i for i, _ in DIGITS]) & (WEIGHTS > 0)).sum(1)
     np.testing.assert_array_equal(terms["numbers"].weights, counted)
     assert counted.min() > 3 and terms["numbers"].scale == 0.5
-    own = jax.jit(lambda batch: causal_lm(ids).loss(batch).scored(outputs))(BATCH)
-    np.testing.assert_allclose(terms["tokens"].sums, own["tokens"].sums, rtol=1e-6)
+    causal_terms = jax.jit(lambda batch: causal_lm(ids).loss(batch).scored(outputs))(BATCH)
+    np.testing.assert_allclose(terms["tokens"].sums, causal_terms["tokens"].sums, rtol=1e-6)
 
 
-def test_rows_without_a_digit_count_for_nothing():
+def test_rows_without_digits_have_no_loss_or_weight():
     objective = number_token_loss(IDS._replace(digits=DIGITS))
     without = BATCH | {"decoder_target_tokens": np.full((B, T), 4, np.int32)}
     outputs = LinearOutputs({"top": STATES}, {"vocabulary": KERNEL})
@@ -70,25 +70,25 @@ def test_rows_without_a_digit_count_for_nothing():
     assert not any(np.any(x) for x in sums_and_weights(without))
 
 
-def test_of_span_corruption_the_sentinels_and_digits_are_learned_alike():
+def test_span_corruption_keeps_lengths_and_prompt_forms():
     objective = number_token_loss(IDS, span_corruption)
     assert objective.lengths(100) == span_corruption(IDS).lengths(100)
     assert objective.facts.prompt_forms == span_corruption(IDS).facts.prompt_forms
 
 
 @pytest.mark.parametrize("digits", [(), IDS.digits[:9]])
-def test_a_vocabulary_that_lacks_a_digit_is_refused(digits):
+def test_vocabulary_without_all_digits_raises(digits):
     with refuses(ValueError, list(range(len(digits), 10))):
         number_token_loss(IDS._replace(digits=digits))
 
 
 @pytest.mark.parametrize("builder", [block_diffusion, ul2])
-def test_an_objective_with_another_loss_is_refused(builder):
+def test_builder_with_other_loss_raises(builder):
     with refuses(ValueError, "number_token_loss"):
         number_token_loss(IDS, builder)
 
 
 @pytest.mark.parametrize("digit", [(IDS.mask, 3), (5, 10)])
-def test_digits_are_text(digit):
+def test_digits_outside_text_or_range_raise(digit):
     with refuses(ValueError, "0", "9"):
         check_token_ids(IDS._replace(digits=(digit,)))

@@ -17,11 +17,11 @@ from tests.refusals import refuses
 def lifted(name):
     """Returns a case's objective, made only from its function of a single document."""
 
-    def alone(kernel, key, row, partner, lengths):
+    def corrupt_single(kernel, key, row, partner, lengths):
         return kernel(key, row, partner, lengths, 1)
 
     objective = CASES[name].objective
-    return objective._replace(corrupt=each_document(Partial(alone, objective.corrupt)))
+    return objective._replace(corrupt=each_document(Partial(corrupt_single, objective.corrupt)))
 
 
 @functools.cache
@@ -32,7 +32,7 @@ def features(name):
 
 
 @pytest.mark.parametrize("name", ["causal", "contrastive_dropout"])
-def test_what_draws_nothing_is_as_if_written_for_packed_rows(name):
+def test_lifted_deterministic_objective_equals_packed_implementation(name):
     batch = example_batch(name)
     expected = compiled(name)(batch.keys, batch.rows)
     for column, x in expected.items():
@@ -41,25 +41,25 @@ def test_what_draws_nothing_is_as_if_written_for_packed_rows(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["blanks", "order_masked", "diffusion"])
-def test_every_document_of_a_packed_row_is_corrupted_by_itself(name):
+def test_lifted_objective_corrupts_each_document_independently(name):
     batch, (undo,) = example_batch(name), CASES[name].inverses
     for row, documents in enumerate(batch.documents):
-        mine = features_of(features(name), row)
-        got = corrupted_documents(mine)
+        row_features = features_of(features(name), row)
+        got = corrupted_documents(row_features)
         assert [undo(got[d]) for d in sorted(got)] == documents
-        if "rates" in mine:
-            assert np.sum(mine["rates"] > 0) == len(documents)
-            assert np.unique(mine["rates"][: len(documents)]).size == len(documents)
+        if "rates" in row_features:
+            assert np.sum(row_features["rates"] > 0) == len(documents)
+            assert np.unique(row_features["rates"][: len(documents)]).size == len(documents)
 
 
-def test_a_function_of_one_document_that_is_not_lifted_is_refused():
+def test_single_document_function_without_each_document_raises():
     objective = Objective(lambda n: {"targets": n}, lambda key, row, partner, lengths: {}, None)
     with refuses(ValueError, "each_document"):
         batched(objective, {"targets": 3})
 
 
 @pytest.mark.slow
-def test_a_mixture_takes_any_function():
+def test_mixture_accepts_any_kind_of_callable():
     def second_half(key, row, partner, lengths):
         return {
             column: jnp.zeros(lengths["targets"], jnp.int32).at[0].set(value)

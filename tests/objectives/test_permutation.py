@@ -49,10 +49,10 @@ def test_attention_matches_the_published_permutation_mask():
         predicted = f["noised"][row] == IDS.mask
         # The index in the order is -1 for given tokens.
         index = np.where(predicted, np.arange(LENGTH), -1)
-        of_position, is_predicted = np.empty(LENGTH, int), np.empty(LENGTH, bool)
-        of_position[position], is_predicted[position] = index, predicted
-        itself = np.where(is_predicted, of_position, of_position + 1)
-        hidden = (itself[:, None] <= of_position[None]) & is_predicted[None]
+        index_by_position, is_predicted = np.empty(LENGTH, int), np.empty(LENGTH, bool)
+        index_by_position[position], is_predicted[position] = index, predicted
+        last_visible = np.where(is_predicted, index_by_position, index_by_position + 1)
+        hidden = (last_visible[:, None] <= index_by_position[None]) & is_predicted[None]
         queries, content = ~hidden, ~hidden | np.eye(LENGTH, dtype=bool)
 
         in_order = np.ix_(position, position)
@@ -60,12 +60,12 @@ def test_attention_matches_the_published_permutation_mask():
         np.testing.assert_array_equal(got, content[in_order])
         got = dense(batch["noised_clean_intervals"][row], LENGTH)
         np.testing.assert_array_equal(got[predicted], queries[in_order][predicted])
-        own = dense(batch["noised_key_intervals"][row], LENGTH)
-        np.testing.assert_array_equal(own[predicted], np.eye(LENGTH, dtype=bool)[predicted])
+        copies = dense(batch["noised_key_intervals"][row], LENGTH)
+        np.testing.assert_array_equal(copies[predicted], np.eye(LENGTH, dtype=bool)[predicted])
 
 
 @pytest.mark.slow
-def test_every_order_of_the_predicted_tokens_is_equally_likely():
+def test_orders_of_predicted_tokens_are_uniform():
     f, _ = corrupted(1200, rate=0.125, span_lengths=None)
     places = np.argsort(np.argsort(f["inputs_positions"][:, -3:], -1), -1)
     _, counts = np.unique(places, axis=0, return_counts=True)
@@ -86,12 +86,12 @@ def moved_copies(batch, slots):
     tokens = jnp.asarray(batch["decoder_input_tokens"])
     before = predicted(tokens)
     for slot in slots:
-        other = predicted(tokens.at[:, slot].set(95))
-        yield np.abs(np.asarray(other - before)[0]).max(-1) > 1e-6
+        after = predicted(tokens.at[:, slot].set(95))
+        yield np.abs(np.asarray(after - before)[0]).max(-1) > 1e-6
 
 
 @pytest.mark.slow
-def test_a_prediction_depends_on_what_comes_before_it_in_the_order_alone():
+def test_predictions_depend_only_on_earlier_tokens_in_order():
     _, batch = corrupted(2, rate=0.3)
     slots = np.flatnonzero(batch["noised_input_tokens"][0] == IDS.mask)
     changed = (0, slots[0], slots[2], slots[-1])
@@ -99,7 +99,7 @@ def test_a_prediction_depends_on_what_comes_before_it_in_the_order_alone():
         np.testing.assert_array_equal(moved[slots], slots > slot)
 
 
-def test_a_trained_model_is_asked_for_states_alone():
+def test_prompt_form_is_states_only():
     """A decoder has no mode `embed`, and this model cannot write blocks or continue a text."""
     (form,) = permutation_lm(IDS).facts.prompt_forms
     assert form.mode == "states" and not form.causal
@@ -121,7 +121,7 @@ PUBLISHED_GROUPS = {
 }
 
 
-def test_attention_and_loss_of_groups_are_those_of_the_published_code():
+def test_group_attention_and_loss_match_published_code():
     """The loss is that of `LlamaTwoStreamForCausalLM.forward` in the same file."""
     rows = 40
     _, batch = corrupted_for_decoder(any_subset_lm(IDS, 2), rows, 4)
@@ -143,7 +143,7 @@ def test_attention_and_loss_of_groups_are_those_of_the_published_code():
     np.testing.assert_allclose(term.sums / term.weights, [2.5732502937316895] * rows, rtol=1e-5)
 
 
-def test_groups_from_left_to_right_are_those_of_the_published_code():
+def test_unshuffled_groups_match_published_code():
     """`generate_grouping` of its `example_usage.py`, for stages 0, 1 and 2."""
     published = {1: [0, 1, 2, 3], 2: [0, 0, 1, 1, 2, 2, 3], 4: [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]}
     for size, groups in published.items():
@@ -155,7 +155,7 @@ def test_groups_from_left_to_right_are_those_of_the_published_code():
 
 
 @pytest.mark.parametrize("group_size", [1, 5])
-def test_attention_between_groups(group_size):
+def test_tokens_attend_to_earlier_groups(group_size):
     """In the published code, the copies of a group do not attend to each other."""
     _, batch = corrupted_for_decoder(any_subset_lm(IDS, group_size), 4, LENGTH)
     group = np.arange(LENGTH) // group_size
@@ -169,7 +169,7 @@ def test_attention_between_groups(group_size):
         np.testing.assert_array_equal(batch["noised_positions"], batch["decoder_positions"])
 
 
-def test_every_division_into_groups_is_equally_likely():
+def test_divisions_into_groups_are_uniform():
     """Four tokens have six ordered divisions into groups of two."""
     features = corrupt_copies(any_subset_lm(IDS, 2), (4,), 3_000, seed=1)
     first = np.sort(features["inputs_positions"][:, :2], axis=1)
@@ -177,7 +177,7 @@ def test_every_division_into_groups_is_equally_likely():
 
 
 @pytest.mark.slow
-def test_a_group_depends_on_earlier_groups_alone():
+def test_groups_depend_only_on_earlier_groups():
     _, batch = corrupted_for_decoder(any_subset_lm(IDS, 4), 2, LENGTH)
     changed = (0, 6, 15, LENGTH - 1)
     for slot, moved in zip(changed, moved_copies(batch, changed)):
@@ -187,7 +187,7 @@ def test_a_group_depends_on_earlier_groups_alone():
 # --- σ-GPT: a single stream ---------------------------------------------------------------------
 
 
-def test_every_order_of_a_document_is_equally_likely():
+def test_document_orders_are_uniform():
     features = corrupt_copies(shuffled_lm(IDS), (3, 2), 3_000, seed=2)
     orders = features["targets_block_positions"]
     assert_uniform(orders, 6 * 2)
@@ -206,7 +206,7 @@ PUBLISHED_ORDERS = {
 }
 
 
-def test_slots_and_loss_are_those_of_the_published_code_of_sigma_gpt():
+def test_slots_and_loss_match_published_sigma_gpt():
     """That code does not predict the first token of the order, which is predicted from bos here.
 
     The loss is that of `sigmaGPT.forward` for the order 2 0 1.
@@ -242,7 +242,7 @@ def test_slots_and_loss_are_those_of_the_published_code_of_sigma_gpt():
 
 
 @pytest.mark.slow
-def test_slots_have_the_two_positions_of_packed_documents():
+def test_slots_have_read_and_predicted_positions_per_document():
     """Each document begins with bos, whose position is not in the order."""
     features = corrupt_copies(shuffled_lm(IDS), (6, 3), 5, seed=3)
     lengths = {"decoder": 11, "predict": 11}
@@ -261,7 +261,7 @@ def test_slots_have_the_two_positions_of_packed_documents():
 
 
 @pytest.mark.slow
-def test_a_prediction_depends_on_the_position_that_it_is_for():
+def test_predictions_depend_on_predicted_position():
     model = models.decoder(IDS.size, **SMALL)
     _, batch = corrupted_for_decoder(shuffled_lm(IDS), 2, LENGTH)
     params = model.init(jax.random.key(0), batch)
@@ -278,7 +278,7 @@ def test_a_prediction_depends_on_the_position_that_it_is_for():
     assert moved[5] and not moved[:5].any()
 
 
-def test_relative_positions_cannot_tell_the_order():
+def test_shuffled_lm_rejects_relative_positions():
     model = models.decoder(IDS.size, **SMALL, positions="relative")
     (requirement,) = shuffled_lm(IDS).facts.requires
     assert "relative" in requirement(model, ())

@@ -24,7 +24,7 @@ def test_running_sums_are_exact(size):
 @pytest.mark.parametrize(
     "size, groups", [(1, 1), (513, 17), (513, 200), (2000, 70), (70_000, 3), (140_000, 2)]
 )
-def test_random_order_is_by_group_bits_and_slot(size, groups):
+def test_random_order_sorts_by_group_bits_and_slot(size, groups):
     random = np.random.default_rng(size)
     bits = random.integers(0, 2**32, size, np.uint32)
     bits[::3] = bits[0]  # Many slots share a draw.

@@ -62,7 +62,7 @@ def spans_of(chosen, unit):
 
 
 @pytest.mark.parametrize(
-    "n, rate, most, expected",
+    "n, rate, max_predictions, expected",
     [
         (1, 0.15, None, 1),
         (3, 0.15, None, 1),  # 0.45, but at least one
@@ -73,8 +73,8 @@ def spans_of(chosen, unit):
         (0, 0.15, None, 0),  # only special tokens
     ],
 )
-def test_counts_by_hand(n, rate, most, expected):
-    assert quota(n, selection_of(IDS, rate, max_predictions=most), np) == expected
+def test_quota_by_hand(n, rate, max_predictions, expected):
+    assert quota(n, selection_of(IDS, rate, max_predictions=max_predictions), np) == expected
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -83,19 +83,21 @@ def test_counts_by_hand(n, rate, most, expected):
     st.fractions(Fraction(1, 1000), Fraction(999, 1000), max_denominator=1000),
     st.integers(1, 200),
 )
-def test_counts_are_exact_at_every_rate(n, rate, most):
-    expected = min(n, most, max(1, round(rate * n)))  # Fractions round half to even exactly.
-    assert quota(n, selection_of(IDS, rate, max_predictions=most), np) == expected
+def test_quota_is_exact_at_every_rate(n, rate, max_predictions):
+    expected = min(
+        n, max_predictions, max(1, round(rate * n))
+    )  # Fractions round half to even exactly.
+    assert quota(n, selection_of(IDS, rate, max_predictions=max_predictions), np) == expected
 
 
 @pytest.mark.parametrize("kind", ["exact", "bernoulli"])
-def test_counts_of_the_kernel_match_the_host(kind):
+def test_device_quota_matches_host(kind):
     n = np.arange(5000, dtype=np.int32)
     selection = selection_of(IDS, 0.15, kind, span_lengths=inverse_lengths())
     np.testing.assert_array_equal(jax.jit(quota)(n, selection), quota(n, selection, np))
 
 
-def test_drawn_counts_are_bounded_by_six_standard_deviations():
+def test_bernoulli_quota_is_six_standard_deviations_above_mean():
     for n in (100, 512, 8192):
         for rate in (0.15, 0.5):
             bound = quota(n, selection_of(IDS, rate, "bernoulli"), np)
@@ -115,36 +117,36 @@ def test_isqrt_is_exact():
 
 
 @pytest.mark.parametrize("n, rate, masks", [(6, 1 / 3, 15), (8, 0.5, 70), (3, 0.9, 1)])
-def test_masks_are_uniform_over_all_subsets_of_their_size(n, rate, masks):
+def test_masks_are_uniform_over_subsets_of_fixed_size(n, rate, masks):
     rate = Fraction(rate).limit_denominator(20)
     chosen, _ = selected(selection_of(IDS, rate), [text(n)], 20_000, seed=n)
     assert (chosen.sum(1) == max(1, round(n * rate))).all()
     assert_uniform(chosen, masks)
 
 
-def test_masks_of_packed_documents_are_independent_of_each_other():
+def test_masks_of_packed_documents_are_independent():
     chosen, _ = selected(selection_of(IDS, 0.5), [text(4), text(3), text(1)], 20_000)
     assert (chosen[:, -1]).all()  # 0.5 rounds to 0, but a document has at least one.
     assert_uniform(chosen, 6 * 3)
 
 
 @pytest.mark.parametrize("settings", [{}, {"whole_words": True}, {"span_lengths": (1.0,)}])
-def test_counts_are_exact_when_all_draws_are_the_same(settings):
+def test_counts_are_exact_if_all_random_bits_are_equal(settings):
     with mock.patch.object(jax.random, "bits", lambda key, shape, dtype: jnp.zeros(shape, dtype)):
         row = row_of([text(10), text(20)])
-        how = selection_of(IDS, 0.3, **settings)
-        chosen, _ = jax.jit(lambda key: choose(key, *row, 2, how))(jax.random.key(0))
+        selection = selection_of(IDS, 0.3, **settings)
+        chosen, _ = jax.jit(lambda key: choose(key, *row, 2, selection))(jax.random.key(0))
     assert chosen[:10].sum() == 3 and chosen[10:].sum() == 6
 
 
 @pytest.mark.slow
-def test_rows_of_more_than_255_documents_keep_them_apart():
+def test_rows_may_have_more_than_255_documents():
     chosen, _ = selected(selection_of(IDS, 0.5), [text(4)] * 300, 4)
     assert (chosen.reshape(4, 300, 4).sum(2) == 2).all()
 
 
 @pytest.mark.slow
-def test_special_tokens_are_neither_chosen_nor_counted():
+def test_special_tokens_are_neither_selected_nor_counted():
     row = np.array([IDS.cls, *text(6), IDS.sep, *text(3), IDS.eos, IDS.pad])
     for kind in ({"whole_words": True}, {"span_lengths": geometric_lengths()}):
         chosen, unit = selected(selection_of(IDS, 0.9, **kind), [row], 500)
@@ -156,7 +158,7 @@ def test_special_tokens_are_neither_chosen_nor_counted():
     assert (chosen.sum(1) == 8).all()  # 0.9 of the nine tokens of text
 
 
-def test_each_token_is_chosen_by_itself_with_the_chance_asked_for():
+def test_bernoulli_selection_is_independent_per_token():
     # n = 5: tests the probabilities of all 32 subsets. Chi-squared test, significance 0.001.
     chosen, _ = selected(selection_of(IDS, 0.3, "bernoulli"), [text(5)], 40_000)
     outcome = chosen @ (1 << np.arange(5))
@@ -169,29 +171,29 @@ def test_each_token_is_chosen_by_itself_with_the_chance_asked_for():
 
 
 @pytest.mark.parametrize("starts", [{2, 5}, {2, 3, 5}], ids=["two starts", "three starts"])
-def test_trap_whole_words_work_for_any_vocabulary_that_marks_word_starts(starts):
+def test_whole_words_follow_word_start_flags(starts):
     # Ids 2 … 9. The vocabulary only knows which of them start a word.
     flags = bitmap(np.isin(np.arange(IDS.size), list(starts)))
     ids = IDS._replace(text=(2, 10), word_starts=flags)
     row = np.array([4, 2, 3, 5, 6, 2, IDS.sep, 4])
     _, unit = selected(selection_of(ids, 0.5, whole_words=True), [row], 1)
     # 4 starts a word at the start of the document and after the separator, even without a flag.
-    two, three = [0, 1, 1, 3, 3, 5, 5, 7], [0, 1, 2, 3, 3, 5, 5, 7]
-    assert unit[0].tolist() == (two if 3 not in starts else three)
+    with_two_starts, with_three_starts = [0, 1, 1, 3, 3, 5, 5, 7], [0, 1, 2, 3, 3, 5, 5, 7]
+    assert unit[0].tolist() == (with_two_starts if 3 not in starts else with_three_starts)
 
 
-def reference(sizes, order, most):
+def bert_selection(sizes, order, quota):
     """Selects as BERT's loop: words in random order, skipping words that do not fit."""
     taken, used = set(), 0
     for word in order:
-        if used + sizes[word] <= most:
+        if used + sizes[word] <= quota:
             taken.add(word)
             used += sizes[word]
     return taken
 
 
 @pytest.mark.parametrize("longest", [1, 3, 17])
-def test_words_are_taken_in_random_order_and_skipped_where_they_do_not_fit(longest):
+def test_whole_word_selection_matches_bert_loop(longest):
     random, L, rows = np.random.default_rng(longest), 120, 100
     ids = IDS._replace(text=(2, 10), word_starts=bitmap(np.arange(IDS.size) == 2))
     selection = selection_of(ids, 0.3, whole_words=True)
@@ -204,22 +206,22 @@ def test_words_are_taken_in_random_order_and_skipped_where_they_do_not_fit(longe
         words.append(np.r_[0, np.cumsum(sizes)])
         row[:] = np.concatenate([[2] + [5] * (s - 1) for s in sizes])[:L]
 
-    def one(tokens, bits):
+    def choose_with_bits(tokens, bits):
         with mock.patch.object(jax.random, "bits", lambda *_: bits):
             return choose(jax.random.key(0), tokens, jnp.ones_like(tokens), 1, selection)[0]
 
-    chosen = np.asarray(jax.jit(jax.vmap(one))(tokens, bits))
+    chosen = np.asarray(jax.jit(jax.vmap(choose_with_bits))(tokens, bits))
     for row in range(rows):
         edges = np.minimum(words[row], L)
         sizes, starts = np.diff(edges), edges[:-1]
-        taken = reference(sizes, np.argsort(bits[row, starts]), quota(L, selection, np))
+        taken = bert_selection(sizes, np.argsort(bits[row, starts]), quota(L, selection, np))
         expected = np.zeros(L, bool)
         for word in taken:
             expected[edges[word] : edges[word + 1]] = True
         assert taken and (chosen[row] == expected).all(), row
 
 
-def test_where_no_word_fits_one_is_cut_to_what_does():
+def test_word_is_truncated_if_no_word_fits():
     ids = IDS._replace(text=(2, 10), word_starts=bitmap(np.arange(IDS.size) == 2))
     # Two words of five tokens; two tokens may be hidden.
     row = np.array([2, 5, 5, 5, 5, 2, 5, 5, 5, 5])
@@ -231,7 +233,7 @@ def test_where_no_word_fits_one_is_cut_to_what_does():
 # --- spans --------------------------------------------------------------------------------------
 
 
-def test_span_laws_are_the_papers():
+def test_span_length_distributions_match_papers():
     lengths = np.arange(1, 11)
     law = np.array(geometric_lengths())
     assert law @ lengths == pytest.approx(3.797, abs=1e-3)  # "a mean span length of 3.8"
@@ -248,7 +250,7 @@ def test_span_laws_are_the_papers():
     ],
     ids=["SpanBERT", "SpanBERT, drawn", "ALBERT"],
 )
-def test_chosen_spans_keep_the_law_of_lengths(law, kind):
+def test_selected_spans_follow_length_distribution(law, kind):
     # Chi-squared test, significance 0.001. The last span of a document is trimmed, which is rare in
     # documents of 2,000 tokens.
     selection = selection_of(IDS, 0.15, kind, span_lengths=law)
@@ -258,7 +260,7 @@ def test_chosen_spans_keep_the_law_of_lengths(law, kind):
     assert chisquare(counts, np.array(law) * counts.sum()).pvalue > SIGNIFICANCE, counts
 
 
-def test_spans_of_words_hold_whole_words_but_for_the_last_which_is_trimmed():
+def test_word_spans_hold_whole_words_except_trimmed_last_word():
     ids = IDS._replace(word_starts=bitmap(np.arange(IDS.size) % 2 == 0))
     row = np.arange(100, 300)  # words of two tokens
     selection = selection_of(ids, 0.155, whole_words=True, span_lengths=(0.5, 0, 0.5))
@@ -268,7 +270,7 @@ def test_spans_of_words_hold_whole_words_but_for_the_last_which_is_trimmed():
 
 
 @pytest.mark.slow
-def test_every_place_is_as_likely_to_start_a_span():
+def test_span_starts_are_uniform():
     # Binomial tests of eleven places, joint significance 0.001. Place 0 always starts a span.
     law = geometric_lengths()
     selection = selection_of(IDS, 0.15, span_lengths=law)
@@ -280,7 +282,7 @@ def test_every_place_is_as_likely_to_start_a_span():
 
 
 @pytest.mark.slow
-def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
+def test_span_coverage_is_uniform_except_near_document_ends():
     # The ends of a document cut spans, and only short spans fit into the remaining room.
     selection = selection_of(IDS, 0.15, span_lengths=geometric_lengths())
     chosen, _ = selected(selection, [text(128)], 20_000)
@@ -291,7 +293,7 @@ def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
     assert excess.max() < 0.35
 
 
-def test_span_lengths_that_are_not_probabilities_are_refused():
+def test_invalid_span_length_parameters_raise():
     assert geometric_lengths(1, 3) == (1, 0, 0)
     for p in (0, 1.5):
         with refuses(ValueError, "p", 0, 1, p):

@@ -22,7 +22,7 @@ from tests.objectives.undo_pairs import pair_of
 
 END = np.flatnonzero(IDS.flags("sentence_ends"))[1]  # an id that ends a sentence
 WORDS = [i for i in range(100, 200) if not IDS.flags("sentence_ends")[i]]
-CHANCE = 1e-4  # probability that a correct program fails one of these tests
+SIGNIFICANCE = 1e-4  # probability that a correct program fails one of these tests
 
 
 def text(*sentences: int) -> list[int]:
@@ -51,46 +51,46 @@ def pairs(objective, documents: list[list[int]], draws: int):
         yield *pair_of(document), label
 
 
-def test_zero_means_in_order_as_hugging_faces_heads_read_it():
+def test_label_0_means_original_order_as_in_hugging_face():
     document = text(3, 2, 4, 2, 5)  # The first and the last sentence may be incomplete.
-    seen = set()
+    outcomes = set()
     for a, b, label in pairs(sentence_order_prediction(IDS), [document] * 2, 40):
         assert (a + b if label == 0 else b + a) == document[3:11]
         assert a[-1] == b[-1] == END
-        seen.add((label, len(a)))
-    assert seen == {(0, 2), (0, 6), (1, 2), (1, 6)}
+        outcomes.add((label, len(a)))
+    assert outcomes == {(0, 2), (0, 6), (1, 2), (1, 6)}
 
 
-def test_equal_parts_have_no_order():
+def test_equal_parts_have_no_label():
     """One of three cuts between four equal sentences makes equal parts, which have no label."""
-    seen, repeated = set(), [WORDS[0], END] * 5
+    outcomes, repeated = set(), [WORDS[0], END] * 5
     for a, b, label in pairs(sentence_order_prediction(IDS), [repeated] * 2, 20):
         assert (label is None) == (a == b)
-        seen.add(a == b)
-    assert seen == {True, False}
+        outcomes.add(a == b)
+    assert outcomes == {True, False}
 
 
-def test_no_edge_of_the_parts_betrays_their_order():
+def test_parts_exclude_truncated_edge_sentences():
     """If the row's edges were kept, they would reveal which part is first."""
     found = list(pairs(sentence_order_prediction(IDS), [text(4, 3, 3, 3, 4)] * 2, 60))
     assert {label for *_, label in found} == {0, 1}
     assert all(part[-1] == END and END not in part[:1] for a, b, _ in found for part in (a, b))
 
 
-def test_zero_means_that_b_follows():
-    document, other = text(3, 2, 4), [500, 501, 502, 503, 504, 505]
-    found = list(pairs(next_sentence_prediction(IDS), [document, other], 60))[::2]
+def test_label_0_means_b_follows_a():
+    document, other_document = text(3, 2, 4), [500, 501, 502, 503, 504, 505]
+    found = list(pairs(next_sentence_prediction(IDS), [document, other_document], 60))[::2]
     for a, b, label in found:
         assert a == document[: len(a)]
         if label == 0:
             assert b == document[len(a) :][: len(b)]
         else:
-            assert b == other[other.index(b[0]) :][: len(b)]
+            assert b == other_document[other_document.index(b[0]) :][: len(b)]
     assert {label for *_, label in found} == {0, 1}
 
 
 @pytest.mark.slow
-def test_other_text_from_the_same_document_never_follows():
+def test_negative_from_same_document_never_follows():
     document = text(3, 2, 4, 2)
     build = functools.partial(next_sentence_prediction, IDS, "same")
     for objective in (build(), build(at_sentence_ends=False)):
@@ -104,10 +104,10 @@ def test_other_text_from_the_same_document_never_follows():
 
 
 @pytest.mark.slow
-def test_text_that_happens_to_follow_is_not_a_negative():
+def test_negative_equal_to_following_text_has_no_label():
     """Otherwise rows that repeat each other would get both labels."""
-    same = [7] * 9  # Parts of one row have the same distance in the other row.
-    for _, _, label in pairs(next_sentence_prediction(IDS), [same, same], 40):
+    repeated = [7] * 9  # Parts of one row have the same distance in the other row.
+    for _, _, label in pairs(next_sentence_prediction(IDS), [repeated, repeated], 40):
         assert label is None
     refrain = [7, 8, END] * 4
     for _, _, label in pairs(next_sentence_prediction(IDS, "same"), [refrain] * 2, 40):
@@ -115,12 +115,14 @@ def test_text_that_happens_to_follow_is_not_a_negative():
 
 
 @pytest.mark.slow
-def test_other_text_starts_where_as_much_follows_as_of_the_document():
+def test_negative_starts_where_enough_text_follows():
     """Otherwise most texts B would be the end of a document, and slots would stay empty."""
     document, w = text(3, 2, 4), WORDS[-9:]
-    other = [w[0], END, w[1], END, w[2], w[3], w[4], END, w[5], END, w[6]]
+    other_document = [w[0], END, w[1], END, w[2], w[3], w[4], END, w[5], END, w[6]]
     starts = set()
-    for a, b, label in list(pairs(next_sentence_prediction(IDS), [document, other], 100))[::2]:
+    for a, b, label in list(pairs(next_sentence_prediction(IDS), [document, other_document], 100))[
+        ::2
+    ]:
         assert len(a) + len(b) == len(document)
         starts |= {b[0]} if label else set()
     assert starts == {w[1], w[2]}
@@ -130,37 +132,37 @@ def test_other_text_starts_where_as_much_follows_as_of_the_document():
 
 
 @pytest.mark.slow
-def test_lengths_do_not_reveal_the_label():
+def test_lengths_are_independent_of_label():
     documents = [text(3, 2, 4, 6, 2, 5), text(4, 6, 3, 5, 4)]
     lengths = {0: [], 1: []}
     for _, b, label in list(pairs(next_sentence_prediction(IDS), documents, 600))[::2]:
         lengths[label].append(len(b))
     sizes = sorted(set(lengths[0] + lengths[1]))
     table = [[lengths[label].count(n) for n in sizes] for label in (0, 1)]
-    assert len(sizes) > 3 and stats.chi2_contingency(table).pvalue > CHANCE
+    assert len(sizes) > 3 and stats.chi2_contingency(table).pvalue > SIGNIFICANCE
 
 
 @pytest.mark.slow
-def test_cuts_are_uniform_over_sentence_ends_and_labels_even():
+def test_cuts_are_uniform_over_sentence_ends_and_labels_balanced():
     document = text(3, 2, 4, 2, 5, 2)
     found = list(pairs(sentence_order_prediction(IDS), [document] * 2, 500))
     cuts = [len(b if label else a) for a, b, label in found]
     ends = [2, 6, 8]  # The first sentence is left out.
     assert set(cuts) == set(ends)
-    assert stats.chisquare([cuts.count(n) for n in ends]).pvalue > CHANCE
+    assert stats.chisquare([cuts.count(n) for n in ends]).pvalue > SIGNIFICANCE
     swapped = sum(label for *_, label in found)
-    assert stats.binomtest(swapped, len(found)).pvalue > CHANCE
+    assert stats.binomtest(swapped, len(found)).pvalue > SIGNIFICANCE
 
 
-def test_text_without_sentences_is_cut_anywhere():
+def test_cuts_are_uniform_in_text_without_sentence_ends():
     document = WORDS[:6]
     found = list(pairs(sentence_order_prediction(IDS), [document] * 2, 500))
     cuts = [len(b if label else a) for a, b, label in found]
-    assert stats.chisquare([cuts.count(n) for n in range(1, 6)]).pvalue > CHANCE
+    assert stats.chisquare([cuts.count(n) for n in range(1, 6)]).pvalue > SIGNIFICANCE
 
 
 @pytest.mark.slow
-def test_masking_after_pairing_masks_text_alone_and_adds_its_loss():
+def test_then_masks_text_of_pairs_and_adds_mlm_loss():
     masks = functools.partial(masked_lm, rate=0.5, framed=False)
     objective = then(IDS, sentence_order_prediction, masks)
     document = text(3, 2, 4)
@@ -188,7 +190,7 @@ def test_masking_after_pairing_masks_text_alone_and_adds_its_loss():
     np.testing.assert_allclose(terms["tokens"].sums, 5 * np.log(9), rtol=1e-6)
 
 
-def test_accuracy_is_of_the_pairs_that_count():
+def test_pair_accuracy_excludes_unlabeled_pairs():
     logits = np.array([[[2.0, 1.0], [0.0, 3.0], [0.0, 1.0]]], np.float32)
 
     class Given:

@@ -32,7 +32,7 @@ def t5_counts(n: int, density: float, mean: float) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("mean, density", UL2_SETTINGS)
-def test_counts_are_t5s_at_every_length(mean, density):
+def test_noise_counts_match_t5(mean, density):
     objective = span_corruption(IDS, density, mean)
     for n in range(2, 4097):
         noise, spans = t5_counts(n, density, mean)
@@ -43,7 +43,7 @@ def test_counts_are_t5s_at_every_length(mean, density):
 
 
 @pytest.mark.parametrize("mean, density", UL2_SETTINGS)
-def test_counts_of_the_kernel_match_the_host(mean, density):
+def test_device_noise_counts_match_host(mean, density):
     n = np.arange(1, 4097)
     pairs = [ratio(x, "x").as_integer_ratio() for x in (density, mean)]
     device = jax.jit(lambda n: noise_counts(n, *jnp.array(pairs, jnp.int32)))(n)
@@ -58,7 +58,7 @@ def test_counts_of_the_kernel_match_the_host(mean, density):
     st.fractions(Fraction(1, 1000), Fraction(999, 1000), max_denominator=1000),
     st.fractions(1, 100, max_denominator=10),
 )
-def test_counts_are_always_feasible_and_as_close_to_the_density_as_tokens_allow(n, density, mean):
+def test_noise_counts_are_feasible_and_closest_to_density(n, density, mean):
     noise, spans = map(int, noise_counts(n, *(x.as_integer_ratio() for x in (density, mean)), np))
     if n == 1:
         assert (noise, spans) == (0, 0)
@@ -77,7 +77,7 @@ def test_round_ratio_rounds_half_to_even(a, b):
     assert int(round_ratio(np.int32(a), np.int32(b))) == round(Fraction(a, b))
 
 
-def test_settings_mean_the_decimal_that_was_written():
+def test_ratio_is_the_written_decimal():
     assert ratio(0.15, "noise_density") == Fraction(3, 20)
     assert ratio(Fraction(1, 3), "noise_density") == Fraction(1, 3)
 
@@ -87,7 +87,7 @@ def test_settings_mean_the_decimal_that_was_written():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("total, parts", [(1, 1), (2, 2), (5, 1), (5, 2), (6, 3), (7, 6), (8, 4)])
-def test_span_starts_are_uniform_over_all_compositions(total, parts):
+def test_span_starts_are_uniform_over_compositions(total, parts):
     size = parts + 2  # There is more room than parts. The rest must be `total`.
     bits = jax.random.bits(jax.random.key(total * 10 + parts), (20_000, size - 1), jnp.uint32)
     starts = np.asarray(jax.jit(jax.vmap(lambda b: span_starts(b, total, parts)))(bits))
@@ -96,7 +96,7 @@ def test_span_starts_are_uniform_over_all_compositions(total, parts):
     assert_uniform(starts, comb(total - 1, parts - 1))
 
 
-def test_numbers_below_a_bound_are_uniform():
+def test_randint_is_uniform():
     drawn = randint(jax.random.bits(jax.random.key(0), (20_000,), jnp.uint32), jnp.int32(7))
     assert_uniform(drawn, 7)
 
@@ -115,7 +115,7 @@ def inputs_and_targets(features):
         (8, 0.5, 1.3, 9),  # 4 noise tokens in 3 spans among 4
     ],
 )
-def test_masks_are_uniform_over_all_that_the_counts_allow(n, density, mean, masks):
+def test_span_masks_are_uniform(n, density, mean, masks):
     features = corrupt_copies(span_corruption(IDS, density, mean), (n,), 24_000, seed=n)
     assert_uniform(inputs_and_targets(features), masks)
 
@@ -131,13 +131,13 @@ def test_masks_are_uniform_over_all_that_the_counts_allow(n, density, mean, mask
         (1, 0.15, 3, 1),
     ],
 )
-def test_masks_placed_anywhere_are_uniform_over_all_with_those_counts(n, density, mean, masks):
+def test_span_masks_placed_anywhere_are_uniform(n, density, mean, masks):
     objective = span_corruption(IDS, density, mean, placement="anywhere")
     features = corrupt_copies(objective, (n,), 24_000, seed=n)
     assert_uniform(inputs_and_targets(features), masks)
     noise, spans = (int(x) for x in noise_counts(n, *_pairs(density, mean), np))
-    every = [mask for mask in itertools.product((0, 1), repeat=n) if sum(mask) == noise]
-    assert masks == sum(_runs(mask) == spans for mask in every)
+    candidates = [mask for mask in itertools.product((0, 1), repeat=n) if sum(mask) == noise]
+    assert masks == sum(_runs(mask) == spans for mask in candidates)
 
 
 def _pairs(density, mean):
@@ -149,12 +149,12 @@ def _runs(mask):
 
 
 @pytest.mark.slow
-def test_one_more_sentinel_closes_targets_where_text_comes_last():
+def test_placement_anywhere_closes_targets_with_sentinel():
     # As in T5, the sentinel for text after all noise comes before end-of-sequence.
-    end, anywhere = (span_corruption(IDS, placement=where) for where in ("end", "anywhere"))
+    end, anywhere = (span_corruption(IDS, placement=placement) for placement in ("end", "anywhere"))
     for n in range(1, 600):
-        more = {"targets": 1, "sentinels": 1}
-        assert anywhere.lengths(n) == {k: x + more.get(k, 0) for k, x in end.lengths(n).items()}
+        extra = {"targets": 1, "sentinels": 1}
+        assert anywhere.lengths(n) == {k: x + extra.get(k, 0) for k, x in end.lengths(n).items()}
     features = corrupt_copies(anywhere, (10,), 400, seed=8)
     ends_with_noise = (features["inputs"] == IDS.sentinels[0]).argmax(1) == 8
     closing = features["targets"][:, 3]  # after X and two hidden tokens
@@ -162,23 +162,23 @@ def test_one_more_sentinel_closes_targets_where_text_comes_last():
 
 
 @pytest.mark.slow
-def test_a_short_document_loses_more_than_its_end_when_spans_stand_anywhere():
+def test_placement_anywhere_masks_any_part_of_short_documents():
     # In T5 it has one span, which is always at the end.
-    for where, starts in (("end", {8}), ("anywhere", set(range(9)))):
-        objective = span_corruption(IDS, placement=where)
+    for placement, starts in (("end", {8}), ("anywhere", set(range(9)))):
+        objective = span_corruption(IDS, placement=placement)
         inputs = corrupt_copies(objective, (10,), 400, seed=8)["inputs"]
         assert set((inputs == IDS.sentinels[0]).argmax(1).tolist()) == starts
 
 
 @pytest.mark.slow
-def test_masks_of_packed_documents_are_independent_of_each_other():
+def test_masks_of_packed_documents_are_independent():
     # Each document has 3 noise tokens in 2 spans: 2 x 2 masks, and 16 pairs of them.
     features = corrupt_copies(span_corruption(IDS, 0.5, 1.5), (6, 6), 16_000, seed=3)
     assert_uniform(inputs_and_targets(features), 16)
 
 
 @pytest.mark.slow
-def test_masks_of_two_rows_of_a_batch_are_independent_of_each_other():
+def test_masks_of_batch_rows_are_independent():
     features = corrupt_copies(span_corruption(IDS, 0.5, 1.5), (6,), 32_000, seed=4)
     assert_uniform(inputs_and_targets(features).reshape(16_000, -1), 16)
 
@@ -197,19 +197,21 @@ def spans_of(features) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_each_length_of_a_range_is_equally_likely():
+def test_span_lengths_are_uniform_over_range():
     features = corrupt_copies(span_corruption(IDS, 0.5, (2, 4)), (60,), 4_000, seed=5)
-    every = spans_of(features)
-    assert all(spans.sum() == 30 for spans in every)
-    assert max(spans[-1] for spans in every) == 4  # The last span has the remaining tokens.
-    drawn = np.concatenate([spans[:5] for spans in every])  # These spans are never the last one.
+    spans_by_row = spans_of(features)
+    assert all(spans.sum() == 30 for spans in spans_by_row)
+    assert max(spans[-1] for spans in spans_by_row) == 4  # The last span has the remaining tokens.
+    drawn = np.concatenate(
+        [spans[:5] for spans in spans_by_row]
+    )  # These spans are never the last one.
     assert_uniform(drawn, 3)
-    pairs = np.stack([spans[:2] for spans in every])
+    pairs = np.stack([spans[:2] for spans in spans_by_row])
     assert_uniform(pairs, 9)
 
 
 @pytest.mark.slow
-def test_documents_of_a_row_draw_their_spans_apart():
+def test_packed_documents_draw_span_lengths_independently():
     features = corrupt_copies(span_corruption(IDS, 0.5, (1, 2)), (8, 8), 8_000, seed=6)
     first = [
         (x == IDS.sentinels[1]).argmax(1) - (x == IDS.sentinels[0]).argmax(1) - 1
@@ -219,19 +221,19 @@ def test_documents_of_a_row_draw_their_spans_apart():
 
 
 @pytest.mark.slow
-def test_one_length_drawn_per_document_is_the_length_of_all_its_spans():
+def test_length_drawn_per_document_applies_to_all_its_spans():
     objective = span_corruption(IDS, 0.5, (2, 4), length_drawn_per="document")
     assert objective.lengths(58) == span_corruption(IDS, 0.5, (2, 4)).lengths(58)
-    every = spans_of(corrupt_copies(objective, (58,), 4_000, seed=5))
-    for spans in every:
+    spans_by_row = spans_of(corrupt_copies(objective, (58,), 4_000, seed=5))
+    for spans in spans_by_row:
         length = spans[0]
         assert spans.sum() == 29 and (spans[:-1] == length).all()
         assert spans[-1] == 29 - length * (len(spans) - 1) and 1 <= spans[-1] <= length
-    assert_uniform(np.array([spans[0] for spans in every]), 3)
+    assert_uniform(np.array([spans[0] for spans in spans_by_row]), 3)
 
 
 @pytest.mark.slow
-def test_each_document_of_a_row_draws_its_own_length():
+def test_packed_documents_draw_their_length_independently():
     objective = span_corruption(IDS, 0.5, (1, 2), length_drawn_per="document")
     features = corrupt_copies(objective, (8, 8), 8_000, seed=6)
     numbers = [np.isin(x, IDS.sentinels).sum(1) for x in targets_of_two_documents(features)]
@@ -241,14 +243,16 @@ def test_each_document_of_a_row_draws_its_own_length():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [span_corruption, iid_denoising])
-def test_the_closing_sentinel_may_be_left_out(build):
+def test_closing_sentinel_is_optional(build):
     settings = {"placement": "anywhere"} if build is span_corruption else {}
-    with_it = build(IDS, noise_density=0.5, **settings)
-    without = build(IDS, noise_density=0.5, closing_sentinel=False, **settings)
-    kept, left = (corrupt_copies(x, (10,), 400, seed=8) for x in (with_it, without))
-    np.testing.assert_array_equal(kept["inputs"], left["inputs"])
+    closed_objective = build(IDS, noise_density=0.5, **settings)
+    bare_objective = build(IDS, noise_density=0.5, closing_sentinel=False, **settings)
+    closed_features, bare_features = (
+        corrupt_copies(x, (10,), 400, seed=8) for x in (closed_objective, bare_objective)
+    )
+    np.testing.assert_array_equal(closed_features["inputs"], bare_features["inputs"])
     ends_with_text = 0
-    for row in zip(kept["inputs"], kept["targets"], left["targets"]):
+    for row in zip(closed_features["inputs"], closed_features["targets"], bare_features["targets"]):
         inputs, closed, bare = (x[: (x == IDS.eos).argmax()].tolist() for x in row)
         if inputs[-1] in IDS.sentinels:
             assert closed == bare
@@ -259,7 +263,7 @@ def test_the_closing_sentinel_may_be_left_out(build):
     assert 50 < ends_with_text < 350
 
 
-def test_lengths_are_bisected_without_the_closing_sentinel():
+def test_raw_length_accounts_for_closing_sentinel():
     closed, bare = (
         span_corruption(IDS, placement="anywhere", closing_sentinel=x) for x in (True, False)
     )
@@ -271,7 +275,7 @@ def test_lengths_are_bisected_without_the_closing_sentinel():
     assert raw_length(closed, layout, encoder=512, decoder=114) < 568
 
 
-def test_spans_that_text_cannot_separate_are_joined_into_the_last():
+def test_inseparable_spans_are_merged_into_last_span():
     # 8 of 10 tokens are hidden, with two tokens between them.
     objective = span_corruption(IDS, 0.8, (1, 2))
     features = corrupt_copies(objective, (10,), 200, seed=7)
@@ -280,7 +284,7 @@ def test_spans_that_text_cannot_separate_are_joined_into_the_last():
 
 
 @pytest.mark.parametrize("n, inputs, targets", [(1, "a", ""), (2, "aX", "Xb"), (3, "abX", "Xc")])
-def test_short_documents_keep_text_first_and_noise_last(n, inputs, targets):
+def test_short_documents_start_with_text_and_end_with_noise(n, inputs, targets):
     _, (tokens,) = text_row((n,), n)
     names = dict(zip("abcX", (*tokens, *[None] * (3 - n), IDS.sentinels[0])))
     features = corrupt_copies(span_corruption(IDS), (n,), 2, seed=0)
@@ -288,7 +292,7 @@ def test_short_documents_keep_text_first_and_noise_last(n, inputs, targets):
         assert features[stream][0].tolist() == [*(names[x] for x in letters), IDS.eos]
 
 
-def test_infeasible_settings_hide_the_spans_that_fit():
+def test_infeasible_density_hides_spans_that_fit():
     objective = span_corruption(IDS, 0.9, 1)  # 9 spans with one token to separate them
     assert objective.lengths(10) == {"inputs": 3, "targets": 11, "sentinels": 1}
     _, ((first, *rest),) = text_row((10,), 10)
@@ -298,7 +302,7 @@ def test_infeasible_settings_hide_the_spans_that_fit():
 
 
 @pytest.mark.slow
-def test_span_lengths_follow_the_published_law():
+def test_span_lengths_follow_published_distribution():
     # P(k) = C(n-k-1, s-2) / C(n-1, s-1) for n noise tokens in s spans. Here n = 8 and s = 3.
     targets = corrupt_copies(span_corruption(IDS, 0.5, 2.7), (16,), 9_000, seed=7)
     is_sentinel = np.isin(targets["targets"], IDS.sentinels)

@@ -31,12 +31,12 @@ L = 24
 
 def rows(*lengths):
     """Returns padded token ids i32[rows, L], and the documents as lists."""
-    each = [text_row((n,), L, seed) for seed, n in enumerate(lengths)]
-    return np.stack([row.tokens for row, _ in each]), [documents for _, documents in each]
+    drawn = [text_row((n,), L, seed) for seed, n in enumerate(lengths)]
+    return np.stack([row.tokens for row, _ in drawn]), [documents for _, documents in drawn]
 
 
 @pytest.mark.slow
-def test_every_row_is_corrupted_by_the_member_that_was_drawn_for_it():
+def test_corruptor_applies_drawn_member_to_each_row():
     tokens, documents = rows(*[24, 9, 1, 20] * 16)
     found = corruptor(ul2, IDS, L)(jax.random.key(0), tokens)
     found = jax.tree.map(np.asarray, found)
@@ -48,15 +48,15 @@ def test_every_row_is_corrupted_by_the_member_that_was_drawn_for_it():
 
 
 @pytest.mark.slow
-def test_another_key_gives_another_noise():
+def test_noise_depends_on_key():
     tokens, _ = rows(24, 24)
     corrupt = corruptor(functools.partial(span_corruption, noise_density=0.5), IDS, L)
-    one, same, other = (corrupt(jax.random.key(k), tokens)["inputs"] for k in (0, 0, 1))
-    assert (one == same).all() and (one != other).any()
+    first, repeated, second = (corrupt(jax.random.key(k), tokens)["inputs"] for k in (0, 0, 1))
+    assert (first == repeated).all() and (first != second).any()
 
 
 @pytest.mark.slow
-def test_a_row_may_be_alone_in_its_batch_and_is_paired_with_nothing():
+def test_odd_batch_leaves_last_row_without_partner():
     tokens, (document,) = rows(24)
     found = corruptor(span_corruption, IDS, L)(jax.random.key(0), tokens)
     got = corrupted_documents(features_of(found, 0))
@@ -70,7 +70,7 @@ def test_a_row_may_be_alone_in_its_batch_and_is_paired_with_nothing():
 
 
 @pytest.mark.slow
-def test_it_may_be_part_of_a_traced_function_and_torch_takes_the_features():
+def test_corruptor_works_under_jit_and_exports_to_torch():
     tokens, _ = rows(24, 24)
     corrupt = corruptor(span_corruption, IDS, L)
     expected = corrupt(jax.random.key(0), tokens)
@@ -81,7 +81,7 @@ def test_it_may_be_part_of_a_traced_function_and_torch_takes_the_features():
         assert torch.from_dlpack(x).tolist() == x.tolist()
 
 
-def by_turns(ids):
+def never_active(ids):
     return mixture(ids, {"a": (span_corruption, turns(9, 0)), "b": (span_corruption, turns(9, 1))})
 
 
@@ -91,13 +91,13 @@ def by_turns(ids):
         (span_corruption, IDS._replace(sentinels=IDS.sentinels[:1]), [2, 1]),
         (span_corruption, IDS._replace(eos=5), ["eos", 5]),
         (text_to_text, IDS, ["parts"]),
-        (by_turns, IDS, ["rates", "mixture"]),
+        (never_active, IDS, ["rates", "mixture"]),
         (span_corruption(IDS), IDS, ["Objective"]),
         (lambda ids: None, IDS, ["NoneType"]),
         (span_corruption, IDS._replace(modes={"R": 7}), ["modes", (("R", 7),)]),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, values):
+def test_corruptor_rejects_invalid_settings_before_tracing(build, ids, values):
     with refuses(ValueError, *values):
         corruptor(build, ids, 40)
 
@@ -113,13 +113,13 @@ def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, value
         (np.array([[5] * L, [5, IDS.sentinels[0]] * (L // 2)]), ["slot 1", "row 1"]),
     ],
 )
-def test_batches_that_cannot_be_are_refused(tokens, values):
+def test_corruptor_rejects_invalid_batches(tokens, values):
     with refuses(ValueError, *values):
         corruptor(span_corruption, IDS, L)(jax.random.key(0), tokens)
 
 
 @pytest.mark.slow
-def test_rows_that_would_lose_text_are_refused():
+def test_batched_rejects_rows_that_would_lose_text():
     objective = mixture(IDS, {"a": (span_corruption, 1), "b": (prefix_lm, 1)})
     lengths = objective.lengths(L)
     segments = np.tile(np.repeat([1, 2, 3, 0], L // 4).astype(np.int32), (2, 1))
@@ -146,20 +146,20 @@ def test_rows_that_would_lose_text_are_refused():
         batched(classes, classes.lengths(L))(keys, labeled)
 
 
-def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():
+def test_too_few_slots_raise_during_tracing():
     objective = span_corruption(IDS)
     row, _ = text_row((L,), L)
-    two = jax.tree.map(lambda x: np.stack([x, x]), row)
+    two_rows = jax.tree.map(lambda x: np.stack([x, x]), row)
     keys = jax.random.split(jax.random.key(0), 2)
     corrupt = batched(objective, objective.lengths(L - 9))
     with refuses(ValueError, L, f"objective.lengths({L})"):
-        jax.eval_shape(corrupt, keys, two)
+        jax.eval_shape(corrupt, keys, two_rows)
     short = text_to_text(IDS)
     with refuses(ValueError, "parts"):
-        jax.eval_shape(batched(short, short.lengths(L)), keys, two)
+        jax.eval_shape(batched(short, short.lengths(L)), keys, two_rows)
 
 
-def test_rows_that_are_too_long_or_have_too_many_documents_are_refused():
+def test_too_long_rows_and_too_many_documents_raise():
     objective = causal_lm(IDS)
     with refuses(ValueError, "max_documents", "65536", "1", "65", "535"):
         batched(objective, objective.lengths(L), 2**16)

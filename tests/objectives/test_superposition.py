@@ -26,7 +26,7 @@ from tests.objectives.registry import IDS, RAW_LENGTH, text_row
 from tests.objectives.waves import waves
 
 PACKED = (11, 1, 9)  # lengths of documents; one has a single token
-SIZE = 3  # tokens of a bag
+BAG_SIZE = 3  # number of tokens in a bag
 BAGS = (4, 1, 3)  # number of bags of each document
 SMALL = dict(num_layers=2, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24)
 E = 6
@@ -46,7 +46,7 @@ def bags_of(documents):
     """Returns the bags that slots read, and the bags that they predict."""
     read, predicted = [], []
     for document in documents:
-        bags = [document[i : i + SIZE] for i in range(0, len(document), SIZE)]
+        bags = [document[i : i + BAG_SIZE] for i in range(0, len(document), BAG_SIZE)]
         read += [[IDS.bos], *bags[:-1]]
         predicted += bags
     return read, predicted
@@ -59,9 +59,9 @@ def batch_bags(batch, prefix, sizes, tokens):
 
 
 @pytest.mark.slow
-def test_slots_read_the_bag_before_the_one_that_they_predict():
+def test_slots_read_bag_before_predicted_bag():
     raw, documents = packed_row()
-    batch = decoder_batch(superposed_lm(IDS, bag_size=SIZE), raw)
+    batch = decoder_batch(superposed_lm(IDS, bag_size=BAG_SIZE), raw)
     read, predicted = bags_of(documents)
     got = batch_bags(batch, "decoder_input_tokens", "decoder_bag_sizes", "decoder_bag_tokens")
     assert [list(map(int, bag)) for bag in got][: len(read)] == read
@@ -73,16 +73,16 @@ def test_slots_read_the_bag_before_the_one_that_they_predict():
 
 
 @pytest.mark.slow
-def test_no_prediction_depends_on_its_own_bag_or_on_later_bags():
+def test_predictions_depend_only_on_earlier_bags():
     """A changed token moves the states of the later slots of its document, and no others."""
-    objective = superposed_lm(IDS, bag_size=SIZE)
+    objective = superposed_lm(IDS, bag_size=BAG_SIZE)
     raw, _ = packed_row()
     model = models.decoder(IDS.size, **SMALL)
     before = decoder_batch(objective, raw)
     params = init(model, before)
     states = jax.jit(lambda batch: model.apply(params, batch).hidden["top"][0])
     original = states(before)
-    slot_of = [s + i // SIZE for s, n in zip((0, 4, 5), PACKED) for i in range(n)]
+    slot_of = [s + i // BAG_SIZE for s, n in zip((0, 4, 5), PACKED) for i in range(n)]
     end_of = [e for e, n in zip((4, 5, 8), PACKED) for _ in range(n)]
     for changed in range(sum(PACKED)):
         tokens = raw.tokens.copy()
@@ -94,7 +94,7 @@ def test_no_prediction_depends_on_its_own_bag_or_on_later_bags():
 
 def loss_of(batch, states, kernel, kind, **fields):
     outputs = kind({"top": states}, {"vocabulary": kernel}, **fields)
-    (term,) = superposed_lm(IDS, bag_size=SIZE).loss(batch).scored(outputs).values()
+    (term,) = superposed_lm(IDS, bag_size=BAG_SIZE).loss(batch).scored(outputs).values()
     losses = term.sums if term.z_losses is None else term.sums + term.z_losses
     return losses.sum() / term.weights.sum()
 
@@ -102,7 +102,7 @@ def loss_of(batch, states, kernel, kind, **fields):
 @functools.cache
 def example():
     raw, documents = packed_row()
-    batch = decoder_batch(superposed_lm(IDS, bag_size=SIZE), raw)
+    batch = decoder_batch(superposed_lm(IDS, bag_size=BAG_SIZE), raw)
     slots = batch["decoder_target_tokens"].shape[1]
     states = RANDOM.normal(size=(1, slots, E)).astype(np.float32)
     kernel = RANDOM.normal(size=(E, IDS.size)).astype(np.float32)
@@ -117,7 +117,7 @@ def logs_of(states, kernel):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
-def test_the_loss_is_the_mean_over_all_tokens_of_bags(kind):
+def test_loss_is_mean_over_all_tokens_of_bags(kind):
     batch, states, kernel, bags = example()
     logs, _ = logs_of(states, kernel)
     expected = -np.mean([logs[slot, token] for slot, bag in enumerate(bags) for token in bag])
@@ -126,13 +126,13 @@ def test_the_loss_is_the_mean_over_all_tokens_of_bags(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
-def test_full_bags_have_the_loss_of_the_authors_code(kind):
+def test_loss_of_full_bags_matches_published_code(kind):
     """Listing 3 of the paper, for the text 1 4 2 5 3 3 7 6 8 2 2 5, whose first bag it omits."""
     ones = np.ones((1, 3), np.int32)
     batch = {
         "decoder_target_tokens": np.int32([[5, 7, 2]]),
         "decoder_target_bag_tokens": np.int32([[[3, 6, 2], [3, 8, 5]]]),
-        "decoder_target_bag_sizes": SIZE * ones,
+        "decoder_target_bag_sizes": BAG_SIZE * ones,
         "decoder_loss_weights": ones,
     }
     logits = waves(1, 4, 9)[:, :3]
@@ -141,7 +141,7 @@ def test_full_bags_have_the_loss_of_the_authors_code(kind):
 
 
 @pytest.mark.slow
-def test_the_gradient_pulls_probabilities_to_the_shares_of_the_bag():
+def test_logit_gradient_is_probability_minus_bag_share():
     batch, states, kernel, bags = example()
     logs, _ = logs_of(states, kernel)
     total = sum(map(len, bags))
@@ -156,7 +156,7 @@ def test_the_gradient_pulls_probabilities_to_the_shares_of_the_bag():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
-def test_the_z_loss_is_a_mean_over_the_tokens_of_bags_of_any_size(kind):
+def test_z_loss_is_mean_over_all_tokens_of_bags(kind):
     batch, states, kernel, bags = example()
     assert {len(bag) for bag in bags} == {1, 2, 3}
     plain = loss_of(batch, states, kernel, kind)
@@ -167,7 +167,7 @@ def test_the_z_loss_is_a_mean_over_the_tokens_of_bags_of_any_size(kind):
 
 
 @pytest.mark.slow
-def test_the_embedding_of_a_bag_is_the_mean_of_its_tokens():
+def test_bag_embedding_is_mean_of_token_embeddings():
     """A bag has the states of a single token whose row of the table is the mean."""
     objective = superposed_lm(IDS, bag_size=2)
     row, (document,) = text_row((6,), 6)
@@ -187,7 +187,7 @@ def test_the_embedding_of_a_bag_is_the_mean_of_its_tokens():
     np.testing.assert_allclose(got[:, :3], expected[:, :3], atol=1e-5)
 
 
-def test_the_gradient_of_bags_is_that_of_the_mean():
+def test_bag_embedding_gradient_matches_mean():
     table = RANDOM.normal(size=(9, 4)).astype(np.float32)
     tokens = np.array([[[1, 2, 2, 3], [2, 2, 5, 8], [1, 6, 7, 0]]])
     sizes = np.array([[3, 2, 1, 2]])
@@ -201,14 +201,14 @@ def test_the_gradient_of_bags_is_that_of_the_mean():
 
 
 @pytest.mark.slow
-def test_rows_of_other_objectives_are_bags_of_one_token():
+def test_rows_of_other_objectives_have_single_token_bags():
     raw, _ = packed_row()
-    members = {"superposed": (functools.partial(superposed_lm, bag_size=SIZE), 1)}
-    both = mixture(IDS, members | {"causal": (causal_lm, 1)})
+    members = {"superposed": (functools.partial(superposed_lm, bag_size=BAG_SIZE), 1)}
+    joint = mixture(IDS, members | {"causal": (causal_lm, 1)})
     model = models.decoder(IDS.size, **SMALL)
     plain = decoder_batch(causal_lm(IDS), raw)
     params = init(model, plain)
-    mixed = decoder_batch(both, raw._replace(member=np.array([1], np.int32)))
+    mixed = decoder_batch(joint, raw._replace(member=np.array([1], np.int32)))
     assert {*plain} < {*mixed} and not mixed["decoder_bag_sizes"].any()
     expected = model.apply(params, plain).hidden["top"]
     got = model.apply(params, mixed).hidden["top"]
@@ -216,7 +216,7 @@ def test_rows_of_other_objectives_are_bags_of_one_token():
 
 
 @pytest.mark.slow
-def test_noised_copies_are_single_tokens():
+def test_noised_copies_combine_with_bags():
     members = {"superposed": (superposed_lm, 1), "blocks": (block_diffusion, 1)}
     raw, _ = packed_row()
     batch = decoder_batch(mixture(IDS, members), raw)
@@ -225,7 +225,7 @@ def test_noised_copies_are_single_tokens():
     assert hidden["noised"].shape == hidden["top"].shape
 
 
-def test_a_bag_size_can_be_annealed():
+def test_bag_size_can_be_annealed():
     shrinking = annealed(IDS, superposed_lm, "bag_size", first=4, last=2, steps=10)
     assert [*shrinking.facts.members[0].objective.lengths(8)] == ["targets", "bags"] + [
         f"bag_{k}" for k in (2, 3, 4)
@@ -237,13 +237,13 @@ def test_lengths_count_bags():
     assert layouts.decoder.lengths(superposed_lm(IDS).lengths(512))["decoder"] == 86
 
 
-def test_a_network_of_a_user_is_refused():
-    own = models.decoder(IDS.size, **SMALL)._replace(config=None)
-    assert "models.decoder" in reads_bags(own, ())
+def test_user_network_that_ignores_bags_is_rejected():
+    user_network = models.decoder(IDS.size, **SMALL)._replace(config=None)
+    assert "models.decoder" in reads_bags(user_network, ())
     assert reads_bags(models.decoder(IDS.size, **SMALL), ()) is None
 
 
-def test_the_trained_model_is_used_like_a_causal_model():
+def test_phases_ending_in_causal_lm_have_its_prompt_forms():
     recipe = phases(IDS, {"superposed": (superposed_lm, 0.3), "causal": (causal_lm, 0.7)})
     assert recipe.facts.prompt_forms == causal_lm(IDS).facts.prompt_forms
     assert superposed_lm(IDS).facts.likelihood is None

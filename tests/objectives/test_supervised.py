@@ -34,24 +34,24 @@ def features(objective, documents, room=40, **columns):
     return {name: np.asarray(x)[0] for name, x in found.items()}
 
 
-def of_segment(found, stream, segment):
+def tokens_of_segment(found, stream, segment):
     return found[stream][found[f"{stream}_segments"] == segment].tolist()
 
 
-def test_text_to_text_gives_the_first_part_and_asks_for_the_second():
+def test_text_to_text_maps_first_part_to_second():
     objective = objectives.text_to_text(IDS, longest_answer=3, mode="S")
     documents = [[5, 6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16]]
     parts = [[0, 0, 0, 1, 1], [0, 1, 1, 1, 1], [0, 0]]
     found = features(objective, documents, parts=parts)
     mode = IDS.mode("S")
-    assert of_segment(found, "inputs", 1) == [mode, 5, 6, 7, EOS]
-    assert of_segment(found, "targets", 1) == [8, 9, EOS]
-    assert of_segment(found, "targets", 2) == [11, 12, 13, EOS]  # It is cut to three tokens.
-    assert of_segment(found, "inputs", 3) == [mode, 15, 16, EOS]
-    assert of_segment(found, "targets", 3) == [EOS]  # The answer is empty.
+    assert tokens_of_segment(found, "inputs", 1) == [mode, 5, 6, 7, EOS]
+    assert tokens_of_segment(found, "targets", 1) == [8, 9, EOS]
+    assert tokens_of_segment(found, "targets", 2) == [11, 12, 13, EOS]  # It is cut to three tokens.
+    assert tokens_of_segment(found, "inputs", 3) == [mode, 15, 16, EOS]
+    assert tokens_of_segment(found, "targets", 3) == [EOS]  # The answer is empty.
 
 
-def test_dialogue_counts_answers_and_their_ends_alone():
+def test_dialogue_loss_covers_only_answers_and_their_eos():
     documents = [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14]]
     parts = [[0, 0, 1, 1, 2, 3], [0, 1, 1], [0]]
     found = features(objectives.dialogue(IDS), documents, parts=parts)
@@ -62,30 +62,30 @@ def test_dialogue_counts_answers_and_their_ends_alone():
         3: ([14, SEP], [0, 0]),
     }
     for segment, (tokens, counted) in expected.items():
-        assert of_segment(found, "targets", segment) == tokens
+        assert tokens_of_segment(found, "targets", segment) == tokens
         assert weights[found["targets_segments"] == segment].tolist() == counted
 
 
-def test_turns_beyond_the_most_are_left_out():
+def test_turns_beyond_max_turns_are_dropped():
     objective = objectives.dialogue(IDS, max_turns=2)
     assert objective.lengths(1) == {"targets": 2} and objective.lengths(9) == {"targets": 11}
     found = features(objective, [[5, 6, 7, 8], [9, 10]], parts=[[0, 1, 2, 3], [0, 1]])
-    assert of_segment(found, "targets", 1) == [5, SEP, 6, EOS]
-    assert of_segment(found, "targets", 2) == [9, SEP, 10, EOS]
+    assert tokens_of_segment(found, "targets", 1) == [5, SEP, 6, EOS]
+    assert tokens_of_segment(found, "targets", 2) == [9, SEP, 10, EOS]
 
 
-def test_sequence_classification_frames_the_text_and_reads_the_class():
+def test_sequence_classification_pools_cls_and_label():
     labels = [[2, 2], [0], [NO_LABEL] * 2]
     objective = objectives.sequence_classification(IDS, 3)
     found = features(objective, [[5, 6], [7], [8, 9]], labels=labels)
-    assert of_segment(found, "inputs", 1) == [CLS, 5, 6, SEP]
-    assert of_segment(found, "inputs", 2) == [CLS, 7, SEP]
+    assert tokens_of_segment(found, "inputs", 1) == [CLS, 5, 6, SEP]
+    assert tokens_of_segment(found, "inputs", 2) == [CLS, 7, SEP]
     assert found["pools_slots"].tolist() == [0, 4, 0, 0]
     assert found["pools_labels"].tolist() == [2, 0, 0, 0]
     assert found["pools_weights"].tolist() == [1, 1, 0, 0]
 
 
-def test_a_number_is_its_document_s_label():
+def test_regression_label_is_number_of_document():
     objective = objectives.sequence_regression(IDS)
     labels = [[-3500, -3500], [0], [NO_LABEL]]
     found = features(objective, [[5, 6], [7], [8]], labels=labels)
@@ -93,7 +93,7 @@ def test_a_number_is_its_document_s_label():
     assert found["pools_weights"].tolist() == [1, 1, 0, 0]
 
 
-def test_regression_is_half_the_squared_error():
+def test_regression_loss_is_half_squared_error():
     class Outputs:
         hidden = {"top": jnp.zeros((1, 4, 2))}
         head = staticmethod(lambda name, states: jnp.full((*states.shape[:-1], 1), 2.0))
@@ -107,28 +107,28 @@ def test_regression_is_half_the_squared_error():
     assert float(term.sums[0]) * term.scale == pytest.approx(1.5**2 / 2)
 
 
-def test_token_classification_labels_each_token_in_place():
+def test_token_classification_labels_tokens_in_place():
     labels = [[1, NO_LABEL, 0], [3], [NO_LABEL, 2]]
     objective = objectives.token_classification(IDS, 4)
     found = features(objective, [[5, 6, 7], [8], [9, 10]], labels=labels)
-    assert of_segment(found, "inputs", 1) == [CLS, 5, 6, 7, SEP]
+    assert tokens_of_segment(found, "inputs", 1) == [CLS, 5, 6, 7, SEP]
     assert found["labels_weights"].tolist()[:5] == [1, 1, 1, 1, 0]
     assert found["labels"].tolist()[:4] == [1, 0, 3, 2]
     assert found["inputs"][found["labels_slots"][:4]].tolist() == [5, 7, 8, 10]
 
 
-def test_builds_with_other_settings_share_their_loss():
+def test_builds_with_different_num_classes_share_loss():
     # Evaluation compiles one program for members with equal losses.
     for build in (objectives.sequence_classification, objectives.token_classification):
         assert build(IDS, 3).loss == build(IDS, 5).loss
 
 
-def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
-    def both(ids):
+def test_number_of_classes_defaults_to_corpus_classes():
+    def mixed(ids):
         members = {"a": (objectives.sequence_classification, 1), "b": (objectives.masked_lm, 1)}
         return objectives.mixture(ids, members)
 
-    for build in (objectives.sequence_classification, both):
+    for build in (objectives.sequence_classification, mixed):
         counted = with_corpus_classes(build(IDS), 5)
         assert counted.facts.heads["classes"] == counted.facts.rows.num_classes == 5
         assert all(m.objective.facts.heads.get("classes", 5) == 5 for m in counted.facts.members)

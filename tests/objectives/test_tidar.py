@@ -36,7 +36,7 @@ BLOCKS = {
     "TiDAR": dict(block_size=4),
     "I-DLM": dict(block_size=3, bidirectional=False, shifted=True),
 }
-each_kind = pytest.mark.parametrize("settings", BLOCKS.values(), ids=BLOCKS)
+with_each_block_kind = pytest.mark.parametrize("settings", BLOCKS.values(), ids=BLOCKS)
 
 # `create_idlm_sdpa_mask` of NVIDIA-NeMo/Automodel at 36044ad3 (`idlm_mask.py`) for six tokens and
 # blocks of three. Rows and columns are the masks, and then the clean tokens.
@@ -46,33 +46,33 @@ IDLM_ATTENTION = """
 """
 
 
-def attended(documents, block_size, bidirectional=True, shifted=False):
+def dense_attention(documents, block_size, bidirectional=True, shifted=False):
     """Returns the dense attention of the papers, for [clean tokens | masks] of packed documents.
 
     The clean tokens of a document are bos and its tokens but the last, which predict its tokens.
     """
     total = sum(documents)
-    seen = np.zeros((2 * total, 2 * total), bool)
+    attends = np.zeros((2 * total, 2 * total), bool)
     first = 0
     for length in documents:
         for i, j in itertools.product(range(length), repeat=2):
             same_block = i // block_size == j // block_size
             clean, mask = first + i, total + first + i
-            seen[clean, first + j] = j <= i
-            seen[mask, total + first + j] = same_block and (bidirectional or j <= i)
+            attends[clean, first + j] = j <= i
+            attends[mask, total + first + j] = same_block and (bidirectional or j <= i)
             # The clean token at j is bos or token j - 1 of the document.
             stands_for = i - 1 if shifted else i
             start = stands_for - i % block_size  # the first token that the block stands for
-            seen[mask, first + j] = j - 1 < start
+            attends[mask, first + j] = j - 1 < start
         first += length
-    return seen
+    return attends
 
 
-@each_kind
-def test_masks_attend_to_the_clean_tokens_before_their_block_and_to_their_block(settings):
+@with_each_block_kind
+def test_masks_attend_to_own_block_and_earlier_clean_tokens(settings):
     batch = decoder_batch(tidar(IDS, **settings), raw_rows(PACKED, PACKED)[0])
     total = sum(PACKED)
-    expected = attended(PACKED, **settings)
+    expected = dense_attention(PACKED, **settings)
     for row in range(2):
         for queries, keys, column in (
             (slice(0, total), slice(0, total), "decoder_key_intervals"),
@@ -84,7 +84,7 @@ def test_masks_attend_to_the_clean_tokens_before_their_block_and_to_their_block(
             assert not got[:, total:].any()
 
 
-def test_attention_and_loss_are_those_of_the_published_code_of_idlm():
+def test_attention_and_loss_match_published_idlm():
     """The losses are those of `IDLMLoss` of the same repository (`dllm_loss.py`).
 
     That code predicts six tokens from seven of each kind, and does not divide the sum of its terms
@@ -110,8 +110,8 @@ def test_attention_and_loss_are_those_of_the_published_code_of_idlm():
 
 
 @pytest.mark.slow
-@each_kind
-def test_no_prediction_depends_on_what_it_predicts(settings):
+@with_each_block_kind
+def test_predictions_do_not_depend_on_their_targets(settings):
     """A changed token moves the clean states after it, and the masks of later blocks only."""
     objective = tidar(IDS, **settings)
     raw, _ = raw_rows((9, 4))
@@ -120,7 +120,7 @@ def test_no_prediction_depends_on_what_it_predicts(settings):
     params = init(model, before)
 
     states = states_of_first_row(model, params)
-    expected = attended((9, 4), **settings)
+    expected = dense_attention((9, 4), **settings)
     original = states(before)
     for changed in (0, 2, 3, 4, 8, 9, 11):
         tokens = raw.tokens.copy()
@@ -138,7 +138,7 @@ def test_no_prediction_depends_on_what_it_predicts(settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [1.0, 0.2])
-def test_the_loss_matches_the_paper(alpha):
+def test_loss_matches_paper(alpha):
     """(α · mean of -log p_AR + mean of -log p_masks) / (1 + α), with padding and packed rows."""
     raw, documents = raw_rows(PACKED, PACKED)
     objective = tidar(IDS, block_size=4, causal_scale=alpha)
@@ -165,16 +165,16 @@ def test_the_loss_matches_the_paper(alpha):
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
-def test_clean_tokens_are_those_of_causal_lm():
+def test_clean_tokens_match_causal_lm():
     raw, _ = raw_rows(PACKED, PACKED)
     plain = decoder_batch(causal_lm(IDS), raw)
-    both = decoder_batch(tidar(IDS), raw)
+    with_masks = decoder_batch(tidar(IDS), raw)
     for name, x in plain.items():
-        np.testing.assert_array_equal(both[name], x, name)
+        np.testing.assert_array_equal(with_masks[name], x, name)
 
 
 @pytest.mark.slow
-def test_a_mixture_has_the_masks_and_the_noised_copies_of_its_members():
+def test_mixture_keeps_masks_and_noised_copies_of_members():
     """Rows of another member have no masks, and keep the noised copies of block diffusion."""
     members = {"tidar": (tidar, 1), "blocks": (block_diffusion, 1), "causal": (causal_lm, 1)}
     objective = mixture(IDS, members)
@@ -197,7 +197,7 @@ def test_a_mixture_has_the_masks_and_the_noised_copies_of_its_members():
 
 
 @pytest.mark.slow
-def test_the_block_size_can_follow_a_schedule():
+def test_block_size_can_be_annealed():
     """I-DLM grows its blocks during training."""
     objective = annealed(IDS, tidar, "block_size", first=2, last=4, steps=10)
     assert [member.name for member in objective.facts.members] == [
@@ -216,7 +216,7 @@ def test_the_block_size_can_follow_a_schedule():
     assert terms["tokens"].scale == 0.5
 
 
-def test_drafts_of_a_block():
+def test_number_of_drafts_depends_on_shift():
     (form,) = tidar(IDS, block_size=8).facts.prompt_forms
     assert form.mode == "continue" and form.causal
     assert form.masked_blocks.drafts == 7  # the clean token already predicts the first of 8
@@ -231,11 +231,11 @@ def test_drafts_of_a_block():
         (dict(window=4), "window=4"),
     ],
 )
-def test_masks_need_positions(settings, named):
+def test_relative_none_or_windowed_positions_are_rejected(settings, named):
     assert named in reads_positions(models.decoder(64, **SMALL, **settings), [])
 
 
-def test_a_mask_after_the_row_needs_a_position():
+def test_learned_positions_must_cover_mask_after_row():
     """TiDAR's last mask stands for the last target, which no slot of the row reads."""
     group = SimpleNamespace(stacks={"decoder": 16})
     short, long = (

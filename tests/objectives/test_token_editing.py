@@ -29,7 +29,7 @@ TINY = IDS._replace(text=(2, 2 + NUMBER))
 
 
 @pytest.mark.slow
-def test_visible_tokens_are_replaced_by_any_other_token():
+def test_visible_tokens_are_replaced_uniformly():
     tokens, got = corrupt_random_texts(WHOLE(TINY, wrong_share=0.3), (300,), 400, text=TINY.text)
     visible = got["inputs"] != IDS.mask
     wrong = visible & (got["inputs"] != tokens)
@@ -62,7 +62,7 @@ def terms_by_loops(read, clean, rates, logits):
 
 
 @pytest.mark.parametrize("builder", [masked_diffusion, block_diffusion])
-def test_both_terms_match_the_formula(builder):
+def test_loss_terms_match_formula(builder):
     objective = token_editing(TINY, builder, wrong_share=0.4, scale=0.7)
     rows, length = 3, 40
     tokens, got = corrupt_random_texts(objective, (length,), rows, text=TINY.text)
@@ -99,7 +99,7 @@ def test_both_terms_match_the_formula(builder):
         assert terms["edits"].weights[row] == number and terms["tokens"].weights[row] == length
 
 
-def test_without_a_bound():
+def test_token_editing_has_no_likelihood_bound():
     assert token_editing(IDS).facts.bound is None
     assert token_editing(IDS).facts.prompt_forms == block_diffusion(IDS).facts.prompt_forms
 
@@ -107,6 +107,6 @@ def test_without_a_bound():
 @pytest.mark.parametrize(
     "builder", [causal_lm, masked_lm, hybrid_diffusion, uniform_diffusion, shifted_diffusion]
 )
-def test_objectives_that_do_not_mask_in_place_are_refused(builder):
+def test_builders_that_do_not_mask_in_place_raise(builder):
     with refuses(ValueError, "builder", "block_diffusion", "masked_diffusion"):
         token_editing(IDS, builder)

@@ -43,11 +43,11 @@ LENGTH = 48
 
 @functools.cache
 def rows():
-    """Returns rows in which every token is another one, and the weight of each token."""
-    made = [text_row(lengths, LENGTH, seed)[0] for seed, lengths in enumerate(DOCUMENTS)]
+    """Returns rows in which all tokens differ, with a random weight for each token."""
+    drawn = [text_row(lengths, LENGTH, seed)[0] for seed, lengths in enumerate(DOCUMENTS)]
     draw = np.random.default_rng(0)
     tokens = draw.permutation(np.arange(2, 32_000))[: 2 * LENGTH].reshape(2, LENGTH)
-    raw = jax.tree.map(lambda *x: np.stack(x), *made)
+    raw = jax.tree.map(lambda *x: np.stack(x), *drawn)
     raw = raw._replace(tokens=np.where(raw.segments > 0, tokens, 0).astype(np.int32))
     weights = np.where(raw.segments > 0, draw.integers(0, 5000, raw.segments.shape), 0)
     return raw._replace(weights=weights.astype(np.int32))
@@ -60,26 +60,26 @@ def features(objective, raw):
     return jax.device_get(quick_jit(batched(objective, lengths, 3))(keys, raw))
 
 
-def expected(tokens, segments, weight_of) -> np.ndarray:
+def expected_weights(tokens, segments, weight_of) -> np.ndarray:
     """Returns the weight of each slot: its token's, or for a special token that of a neighbor."""
     weights = np.zeros(tokens.size, np.int64)
     for slot in np.flatnonzero(segments):
         (document,) = np.nonzero(segments == segments[slot])
-        text = [other for other in document if tokens[other] in weight_of]
-        before = [other for other in text if other <= slot]
-        neighbor = next(iter([*before[-1:], *text]), None)
+        text_slots = [place for place in document if tokens[place] in weight_of]
+        before = [place for place in text_slots if place <= slot]
+        neighbor = next(iter([*before[-1:], *text_slots]), None)
         weights[slot] = WEIGHT_UNIT if neighbor is None else weight_of[tokens[neighbor]]
     return weights
 
 
-def test_which_objectives_take_weights():
+def test_set_of_objectives_with_token_weights():
     found = {name for name, case in CASES.items() if case.objective.facts.token_weights}
     assert found == WEIGHTED
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WEIGHTED))
-def test_the_weight_of_a_target_is_the_weight_of_its_token(name):
+def test_target_weights_follow_token_weights(name):
     objective = CASES[name].objective
     raw = rows()
     weighted = features(objective, raw)
@@ -91,7 +91,7 @@ def test_the_weight_of_a_target_is_the_weight_of_its_token(name):
             tokens = plain[stream][row]
             counts = plain[f"{stream}_weights"][row]
             segments = plain["targets_segments"][row] if stream == "targets" else counts
-            weights = counts * expected(tokens, segments, weight_of)
+            weights = counts * expected_weights(tokens, segments, weight_of)
             np.testing.assert_array_equal(weighted[f"{stream}_weights"][row], weights, stream)
             compared += np.count_nonzero(weights)
     assert compared > 3
@@ -99,7 +99,7 @@ def test_the_weight_of_a_target_is_the_weight_of_its_token(name):
         np.testing.assert_array_equal(weighted[column], plain[column], column)
 
 
-def test_a_weight_of_1_changes_nothing():
+def test_weight_of_1_equals_no_weights():
     raw = rows()._replace(weights=np.full((2, LENGTH), WEIGHT_UNIT, np.int32))
     plain, weighted = (features(causal_lm(IDS), x) for x in (raw._replace(weights=None), raw))
     counted = in_units({"decoder_loss_weights": weighted["targets_weights"]})
@@ -124,7 +124,7 @@ def log_loss(logits, token) -> float:
 
 
 @pytest.mark.slow
-def test_the_loss_is_the_weighted_mean():
+def test_causal_loss_is_weighted_mean():
     raw = rows()._replace(tokens=rows().tokens % 50)
     loss, logits, _ = loss_and_batch(causal_lm(IDS), layouts.decoder, raw, 50)
     total = weight = 0.0
@@ -136,7 +136,7 @@ def test_the_loss_is_the_weighted_mean():
 
 
 @pytest.mark.slow
-def test_the_loss_of_diffusion_is_divided_by_the_number_of_tokens():
+def test_weighted_diffusion_loss_divides_by_number_of_tokens():
     raw = rows()
     loss, logits, batch = loss_and_batch(masked_diffusion(IDS), layouts.encoder, raw, IDS.mask + 1)
     total = 0.0
@@ -152,7 +152,7 @@ def test_the_loss_of_diffusion_is_divided_by_the_number_of_tokens():
 
 
 @pytest.mark.slow
-def test_a_term_without_weights_breaks_a_law():
+def test_term_without_token_weights_breaks_law():
     """An objective that is derived from another with weights, and adds a term, must say so."""
     wrong = replaced_token_detection(IDS).with_facts(token_weights=True)
     with refuses(ValueError, "'replaced'", "token_weights=False"):
@@ -161,7 +161,7 @@ def test_a_term_without_weights_breaks_a_law():
     check_objective(replaced_token_detection(IDS), IDS, weighted=True)
 
 
-def test_other_objectives_refuse_weights():
+def test_objectives_without_token_weights_reject_them():
     for builder in (
         multi_token_prediction,
         functools.partial(
@@ -173,7 +173,7 @@ def test_other_objectives_refuse_weights():
 
 
 @pytest.mark.parametrize("weight", [-1, 1_001_000])
-def test_weights_out_of_range_are_refused(weight):
+def test_token_weights_out_of_range_raise(weight):
     objective = span_corruption(IDS)
     lengths = packed_lengths(objective, (LENGTH,))
     raw = rows()._replace(weights=np.full((2, LENGTH), weight, np.int32))

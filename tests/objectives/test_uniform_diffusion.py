@@ -14,7 +14,7 @@ FIRST, NUMBER = 3, 10  # first id of text and number of ids of text, of 15 ids
 TEXT = FIRST, FIRST + NUMBER
 
 
-def test_rates_are_uniform_for_each_document_and_their_share_of_tokens_is_drawn_again():
+def test_rates_are_uniform_per_document_and_tokens_replaced_at_rate():
     tokens, got = corrupt_random_texts(uniform_diffusion(IDS, lowest_rate=0.1), (300, 200), 512)
     p = got["rates"] / 2**24
     assert p.min() >= 0.9 * 0.1 and p.max() < 0.9
@@ -22,37 +22,37 @@ def test_rates_are_uniform_for_each_document_and_their_share_of_tokens_is_drawn_
     assert chisquare(np.bincount(cell[:, 0] * 5 + cell[:, 1], minlength=25)).pvalue > 1e-3
     changed = got["inputs"] != tokens
     for d, n in ((0, 300), (1, 200)):
-        mine = (changed & (got["inputs_segments"] == d + 1)).sum(1)
-        z = (mine - n * p[:, d]) / np.sqrt(n * p[:, d] * (1 - p[:, d]))
+        replaced = (changed & (got["inputs_segments"] == d + 1)).sum(1)
+        z = (replaced - n * p[:, d]) / np.sqrt(n * p[:, d] * (1 - p[:, d]))
         assert abs(z.mean()) < 4 / np.sqrt(512) and abs(z.var() - 1) < 4 * np.sqrt(2 / 512)
     first, last = IDS.text
-    others = got["inputs"][changed]
-    assert others.min() >= first and others.max() < last
-    assert abs(others.mean() - (first + last) / 2) < 4 * (last - first) / np.sqrt(12 * others.size)
+    replacements = got["inputs"][changed]
+    assert replacements.min() >= first and replacements.max() < last
+    assert abs(replacements.mean() - (first + last) / 2) < 4 * (last - first) / np.sqrt(
+        12 * replacements.size
+    )
 
 
-def test_the_rate_of_hidden_tokens_is_their_share():
+def test_rate_of_selected_tokens_is_their_share():
     tokens, hidden = np.arange(100, 110), np.arange(10) % 5 == 0
     got = hide(uniform_diffusion, IDS, tokens, hidden)
     np.testing.assert_array_equal(got["inputs"] != tokens, hidden)
     assert got["rates"][0] / 2**24 == pytest.approx(0.2)
 
 
-def test_the_rate_of_all_tokens_hidden_is_the_highest_that_is_drawn():
+def test_rate_is_capped_if_all_tokens_are_selected():
     """At a rate of 1 the loss is not a number."""
     got = hide(uniform_diffusion, IDS, np.arange(100, 110), np.full(10, True))
     assert got["rates"][0] / 2**24 == pytest.approx(1 - 0.001, abs=1e-6)
 
 
 @pytest.mark.parametrize("lowest, expected", [(0.001, 5.537), (0.3, 4.007)])
-def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_last_time(
-    lowest, expected
-):
+def test_bound_of_constant_outputs_lacks_only_boundary_terms(lowest, expected):
     """With both terms, the bound is the logarithm of the number of ids, 256."""
 
     def entropy(rate):  # entropy of the noised token
-        stays = 1 - rate + rate / 256
-        return -stays * np.log(stays) - (1 - stays) * np.log(rate / 256)
+        keep = 1 - rate + rate / 256
+        return -keep * np.log(keep) - (1 - keep) * np.log(rate / 256)
 
     rate = (1 - lowest) * np.geomspace(lowest, 1, 1000)
     logits = np.zeros((1000, 256), np.float32)
@@ -60,8 +60,8 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
         np.asarray(stationary_losses((0, 256), logits, label, label * 0, rate, 1.0, 1 - lowest))
         for label in (np.zeros(1000, int), np.ones(1000, int))
     )
-    stays = 1 - rate + rate / 256
-    mean = np.trapezoid(stays * same + (1 - stays) * other, rate) / np.ptp(rate)
+    keep = 1 - rate + rate / 256
+    mean = np.trapezoid(keep * same + (1 - keep) * other, rate) / np.ptp(rate)
     assert mean == pytest.approx(expected, abs=1e-3)
     first, last = entropy(rate[0]), np.log(256) - entropy(rate[-1])
     assert (1 - lowest) * mean + first + last == pytest.approx(np.log(256), abs=1e-3)
@@ -69,7 +69,7 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
         assert (round(first, 3), round(last, 4)) == (0.013, 0.0001)
 
 
-def of_paper(logits, label, given, alpha, of_alpha):
+def loss_by_paper(logits, label, given, alpha, d_alpha):
     """Returns the integrand of the paper's bound, from distributions over all ids of text."""
     x = np.eye(NUMBER)[label - FIRST]
     p = np.exp(logits[slice(*TEXT)]) / np.exp(logits[slice(*TEXT)]).sum()
@@ -77,15 +77,15 @@ def of_paper(logits, label, given, alpha, of_alpha):
     z = given - FIRST
     inside = NUMBER / bar[z] - NUMBER / bar_p[z]
     inside -= np.sum(bar / bar[z] * np.log(bar_p[z] * bar / (bar_p * bar[z])))
-    return of_alpha / (NUMBER * alpha) * inside
+    return d_alpha / (NUMBER * alpha) * inside
 
 
 @pytest.mark.parametrize("given", [5, 8])
-def test_the_loss_matches_the_paper(given):
+def test_loss_matches_paper(given):
     random = np.random.default_rng(1)
     for rate in (0.01, 0.5, 0.99):
         logits = random.normal(size=15).astype(np.float32) * 2
-        expected = of_paper(np.float64(logits), 5, given, 1 - rate, -0.999)
+        expected = loss_by_paper(np.float64(logits), 5, given, 1 - rate, -0.999)
         got = stationary_losses(
             TEXT, jnp.asarray(logits), jnp.array(5), jnp.array(given), jnp.float32(rate), 1.0, 0.999
         )
@@ -93,7 +93,7 @@ def test_the_loss_matches_the_paper(given):
 
 
 @pytest.mark.slow
-def test_a_model_that_knows_nothing_loses_the_logarithm_of_the_number_of_ids():
+def test_loss_of_uniform_model_is_log_vocabulary_size():
     """The text is drawn uniformly. z-test, significance 0.001."""
     ids = IDS._replace(text=TEXT)
     objective = uniform_diffusion(ids)
@@ -107,14 +107,14 @@ def test_a_model_that_knows_nothing_loses_the_logarithm_of_the_number_of_ids():
     batch = {f"encoder_{name}": features[column] for name, column in columns.items()}
     batch["rates"] = features["rates"]
 
-    class Nothing:
+    class UniformOutputs:
         hidden = {"top": jnp.zeros((1_500, 16, 1))}
 
         def head(self, name, states):
             return jnp.zeros((*states.shape[:-1], 15))
 
-    term = objective.loss(batch).scored(Nothing())["tokens"]
+    term = objective.loss(batch).scored(UniformOutputs())["tokens"]
     np.testing.assert_array_equal(term.weights, 16)
-    each = np.asarray(term.sums / term.weights, np.float64)
-    error = each.std() / np.sqrt(each.size)
-    assert abs(each.mean() - np.log(NUMBER)) < 3.3 * error and error < 0.08
+    row_means = np.asarray(term.sums / term.weights, np.float64)
+    error = row_means.std() / np.sqrt(row_means.size)
+    assert abs(row_means.mean() - np.log(NUMBER)) < 3.3 * error and error < 0.08

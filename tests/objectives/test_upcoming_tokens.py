@@ -30,14 +30,14 @@ def terms_of(objective, states, kind=LinearOutputs, batch=BATCH):
 
 def following(row: int, slot: int) -> list[int]:
     """Returns the tokens that this slot and later slots of its document predict."""
-    same = DOCUMENTS[row] == DOCUMENTS[row, slot]
-    return TOKENS[row, slot:][same[slot:]].tolist()
+    in_document = DOCUMENTS[row] == DOCUMENTS[row, slot]
+    return TOKENS[row, slot:][in_document[slot:]].tolist()
 
 
 def listnet(logits, window):
     """Computes as the authors' code. A token scores window - distance to its next use, or -inf."""
 
-    def of_slot(row, slot):
+    def slot_loss(row, slot):
         scores = np.full(V, -np.inf)
         for distance, token in reversed(list(enumerate(following(row, slot)[:window]))):
             scores[token] = window - distance
@@ -45,16 +45,16 @@ def listnet(logits, window):
         log_probabilities = logits[row, slot] - np.log(np.exp(logits[row, slot]).sum())
         return -(target / target.sum() * log_probabilities).sum()
 
-    return of_slot
+    return slot_loss
 
 
 def binary(logits, window):
-    def of_slot(row, slot):
+    def slot_loss(row, slot):
         bag = np.isin(np.arange(V), following(row, slot)[1:window])
         share = 1 / (1 + np.exp(-logits[row, slot]))
         return -np.where(bag, np.log(share), np.log1p(-share)).sum() * bag.any()
 
-    return of_slot
+    return slot_loss
 
 
 CASES = [
@@ -68,7 +68,7 @@ CASES = [
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("window, loss", [(4, 6.055134763389706), (41, 6.067199711663467)])
-def test_the_order_has_the_loss_of_the_published_code(window, loss):
+def test_token_order_loss_matches_published_code(window, loss):
     """`seq_to_top` and `list_net_loss` of zaydzuhri/token-order-prediction at b347f485.
 
     The text is the second row, which is one document. `seq_to_top` counts one token more than its
@@ -80,14 +80,14 @@ def test_the_order_has_the_loss_of_the_published_code(window, loss):
 
 
 @pytest.mark.parametrize("build, head, window, reference", CASES)
-def test_losses_match_the_papers(build, head, window, reference):
+def test_losses_match_papers(build, head, window, reference):
     terms = jax.jit(lambda states: terms_of(build(IDS, window=window), states))(STATES)
-    of_slot = reference((STATES @ KERNELS[head]).astype(np.float64), window)
+    slot_loss = reference((STATES @ KERNELS[head]).astype(np.float64), window)
     live = [(r, t) for r in range(B) for t in range(T) if DOCUMENTS[r, t]]
-    sums = [sum(of_slot(*slot) for slot in live if slot[0] == row) for row in range(B)]
+    sums = [sum(slot_loss(*slot) for slot in live if slot[0] == row) for row in range(B)]
     np.testing.assert_allclose(terms[head].sums, sums, rtol=1e-5)
-    some = [len(following(*slot)) > (head == "summary") for slot in live]
-    assert terms[head].weights.sum() == sum(some) and terms[head].scale == 1.0
+    has_target = [len(following(*slot)) > (head == "summary") for slot in live]
+    assert terms[head].weights.sum() == sum(has_target) and terms[head].scale == 1.0
     assert terms["tokens"].weights.sum() == len(live)
     if head == "order":  # The labels of a slot have a total weight of 1.
         np.testing.assert_allclose(terms[head].labels.weights.sum(1), terms[head].weights, 1e-5)
@@ -99,22 +99,22 @@ def test_losses_match_the_papers(build, head, window, reference):
 
 
 @pytest.mark.parametrize("build, head", [case[:2] for case in CASES[1:4:2]])
-def test_in_pieces_loss_and_gradient_are_the_same(build, head, monkeypatch):
+def test_chunked_loss_and_gradient_match_full_logits(build, head, monkeypatch):
     monkeypatch.setattr("pretrax.objectives.cross_entropy.CPU_SLOTS", 16)
 
     def loss(states, kind):
         return terms_of(build(IDS), states, kind)[head].sums.sum()
 
-    whole, pieces = (
+    full, chunked = (
         jax.jit(jax.value_and_grad(lambda x, kind=kind: loss(x, kind)))(STATES)
         for kind in (LinearOutputs, ProjectedOutputs)
     )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), whole, pieces)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), full, chunked)
     program = str(jax.make_jaxpr(jax.grad(lambda x: loss(x, ProjectedOutputs)))(STATES))
     assert f"f32[{B},8,{V}]" in program and f"f32[{B},{T},{V}]" not in program
 
 
-def test_no_slot_learns_of_another_document():
+def test_gradients_do_not_cross_document_boundaries():
     """The gradient is 0 at a slot without later tokens of its document."""
 
     @jax.jit

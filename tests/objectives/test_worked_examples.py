@@ -65,30 +65,30 @@ def hidden_documents(name, hidden):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", HIDING)
-def test_chosen_tokens_are_hidden_and_nothing_is_lost(name):
+def test_exactly_the_selected_tokens_are_hidden(name):
     hidden = HIDING[name]
     found, undo = hidden_documents(name, hidden)
     for number in (1, 2):
-        mine = number == SEGMENTS
-        document, one = TOKENS[mine].tolist(), found[number]
-        chosen = TOKENS[mine & hidden].tolist()
+        in_document = number == SEGMENTS
+        document, corrupted = TOKENS[in_document].tolist(), found[number]
+        chosen = TOKENS[in_document & hidden].tolist()
         if name in INFILLING:
-            assert one.targets == [*document, IDS.eos]
-            assert one.inputs.count(IDS.mask) == 2  # Each run has one mask.
+            assert corrupted.targets == [*document, IDS.eos]
+            assert corrupted.inputs.count(IDS.mask) == 2  # Each run has one mask.
         else:
-            assert undo(one) == document
-        if one.labeled:
-            assert sorted(token for _, token in one.labeled) == chosen
-        elif one.inputs:
-            given = [token for token in one.inputs if token in document]
+            assert undo(corrupted) == document
+        if corrupted.labeled:
+            assert sorted(token for _, token in corrupted.labeled) == chosen
+        elif corrupted.inputs:
+            given = [token for token in corrupted.inputs if token in document]
             assert sorted(given) == sorted(set(document) - set(chosen))
         else:  # These tokens are predicted after all others.
-            last = max(one.targets.index(x) for x in document if x not in chosen)
-            assert all(one.targets.index(x) > last for x in chosen)
+            last = max(corrupted.targets.index(x) for x in document if x not in chosen)
+            assert all(corrupted.targets.index(x) > last for x in chosen)
 
 
 @pytest.mark.slow
-def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
+def test_every_objective_that_supports_hide_is_tested():
     builders = {CASES[name].builder for name in HIDING}
     reading = set()
     for case in CASES.values():
@@ -107,7 +107,7 @@ def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
 
 
 @pytest.mark.slow
-def test_adjacent_tokens_with_different_numbers_are_separate_spans():
+def test_adjacent_spans_with_different_numbers_stay_separate():
     x, y, z = IDS.sentinels[:3]
     tokens, numbers = TOKENS[:6], [1, 1, 2, 0, 0, 3]
     features = hide(span_corruption, IDS, tokens, numbers)
@@ -126,7 +126,7 @@ def test_adjacent_tokens_with_different_numbers_are_separate_spans():
 
 
 @pytest.mark.slow
-def test_the_closing_sentinel_of_chosen_spans_may_be_left_out():
+def test_hide_respects_closing_sentinel_setting():
     for build in (span_corruption, iid_denoising):
         closed = hide(build, IDS, TOKENS[:4], [0, 1, 0, 0])["targets"].tolist()
         bare = hide(functools.partial(build, closing_sentinel=False), IDS, TOKENS[:4], [0, 1, 0, 0])
@@ -135,7 +135,7 @@ def test_the_closing_sentinel_of_chosen_spans_may_be_left_out():
 
 
 @pytest.mark.slow
-def test_what_cannot_be_hidden_is_refused():
+def test_hide_rejects_invalid_selections():
     with refuses(ValueError, "span_corruption", "masked_lm"):
         hide(causal_lm, IDS, TOKENS, HIDDEN)
     with refuses(ValueError, list(TOKENS.shape), list(HIDDEN[1:].shape), "True", "False"):
@@ -156,21 +156,21 @@ def test_what_cannot_be_hidden_is_refused():
         hide(masked_lm, IDS, [11, 12, 13], [1] * 1000)
     with refuses(ValueError, "9", "8"):
         hide(causal_masking, IDS, np.arange(11, 29), [1, 0] * 9)
-    few = IDS._replace(sentinels=IDS.sentinels[:3])
+    three_sentinels = IDS._replace(sentinels=IDS.sentinels[:3])
     every_second = np.arange(TOKENS.size) % 2 == 0
     with refuses(ValueError, "7", "3"):
-        hide(span_corruption, few, TOKENS, every_second)
+        hide(span_corruption, three_sentinels, TOKENS, every_second)
 
 
 @pytest.mark.slow
-def test_prefixes_and_middles_end_at_the_given_places():
+def test_hide_sets_prefix_and_middle_boundaries():
     features = hide(prefix_lm, IDS, TOKENS[:6], ENDS[:6])
     assert features["targets"].tolist() == [15, 16, IDS.eos]
     features = hide(fill_in_the_middle, IDS, TOKENS[:6], MIDDLES[:6])
     assert features["targets"].tolist()[-3:] == [13, 14, IDS.eos]
 
 
-def test_both_views_of_a_text_are_masked_at_the_given_places():
+def test_hide_masks_one_token_per_contrastive_view():
     masked = functools.partial(contrastive, views="masking")
     given = hide(masked, IDS, TOKENS[:5], MIDDLES[:5])["inputs"].tolist()
     assert given.count(IDS.mask) == 2 and not {13, 14} & set(given)  # Each view has a mask.

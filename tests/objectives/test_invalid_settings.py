@@ -158,7 +158,7 @@ NO_SENTENCES = without(sentence_ends=b"")
         ("ul2", {"rates": (1, 2, 3)}, [7, 3]),
     ],
 )
-def test_settings_are_refused(builder, settings, values):
+def test_invalid_settings_raise(builder, settings, values):
     with refuses(ValueError, *values):
         getattr(objectives, builder)(IDS, **settings)
 
@@ -192,6 +192,6 @@ def test_settings_are_refused(builder, settings, values):
         ("ul2", without(modes=(("R", 32_100), ("X", 32_102))), ["S", "R", "X"]),
     ],
 )
-def test_vocabularies_are_refused(builder, settings, values):
+def test_vocabularies_without_required_tokens_raise(builder, settings, values):
     with refuses(ValueError, *values):
         getattr(objectives, builder)(**settings)

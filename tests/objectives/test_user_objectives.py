@@ -43,7 +43,7 @@ def counting_padding(*row):
     return features | {"targets_weights": jnp.ones_like(features["targets"])}
 
 
-def own(corrupt, lengths=lambda n: {"targets": n}, heads=VOCABULARY):
+def objective_of(corrupt, lengths=lambda n: {"targets": n}, heads=VOCABULARY):
     return Objective(lengths, corrupt, token_loss, Facts(heads))
 
 
@@ -54,15 +54,15 @@ def changed(**columns):
         features = backward(key, row, partner, lengths)
         return features | {name: f(features) for name, f in columns.items()}
 
-    return own(each_document(corrupt))
+    return objective_of(each_document(corrupt))
 
 
 def with_own_loss(ids):
     return masked_lm(ids, framed=False)._replace(loss=lambda batch: BatchLoss({}, dict))
 
 
-def of_loss(loss):
-    return own(each_document(backward))._replace(loss=loss)
+def objective_with_loss(loss):
+    return objective_of(each_document(backward))._replace(loss=loss)
 
 
 @dataclasses.dataclass
@@ -87,10 +87,10 @@ def with_labels(**changes):
         labels = dataclasses.replace(usual.terms["tokens"].labels, **changes)
         return usual.with_term("tokens", labels=labels)
 
-    return of_loss(loss)
+    return objective_with_loss(loss)
 
 
-def of_the_batch(batch):
+def loss_over_batch(batch):
     usual = token_loss(batch)
 
     def sums(outputs):
@@ -112,7 +112,7 @@ def bags_out_of_range(*row):
     return features | {"targets_bag_2": features["targets_bag_2"] + 100_000}
 
 
-def few_labels(n):
+def too_few_labels(n):
     lengths = masked_lm(IDS).lengths(n)
     return lengths | {"labels": max(lengths["labels"] // 2, 1)}
 
@@ -121,61 +121,61 @@ def few_labels(n):
 @pytest.mark.parametrize(
     "objective, values",
     [
-        (own(whole_row), ["segment 1", "objectives.each_document"]),
+        (objective_of(whole_row), ["segment 1", "objectives.each_document"]),
         (changed(target=lambda f: f["targets"]), ["'target'", "'targets'"]),
         (changed(targets=lambda f: f["targets"][:-1]), ["'targets'", [55]]),
         (changed(targets=lambda f: f["targets"] * 1.0), ["'targets'", "float32", "int32"]),
         (changed(targets=lambda f: f["targets"] + 100_000), ["targets", "0 … 32999"]),
-        (own(counting_padding), ["targets_segments", "targets_weights", 0]),
+        (objective_of(counting_padding), ["targets_segments", "targets_weights", 0]),
         (changed(inputs=lambda f: f["targets"]), ["'inputs'", "`lengths`"]),
         (
-            own(each_document(backward), lambda n: {"targets": n, "labels": 1}),
+            objective_of(each_document(backward), lambda n: {"targets": n, "labels": 1}),
             ["labels", "`lengths`", "`corrupt`"],
         ),
-        (own(each_document(backward), lambda n: {"targets": n, "label": 1}), ["'label'"]),
-        (own(each_document(backward), lambda n: {"targets": n / 1}), ["1.0", "int"]),
-        (own(each_document(backward), lambda n: {"targets": 60 - n % 2}), [59, 60]),
-        (own(each_document(backward)).with_facts(rows=Rows("docs")), ["Rows(kind='docs'"]),
-        (of_loss(lambda batch: BatchLoss({}, lambda outputs: {})), ["[]"]),
-        (of_loss(lambda batch: jnp.zeros(2)), ["BatchLoss"]),
-        (of_loss(lambda batch: 1 / 0), ["test_own_objectives.py", "ZeroDivisionError"]),
-        (of_loss(WithoutHash(token_loss)), ["`loss`", "WithoutHash", "frozen=True"]),
+        (objective_of(each_document(backward), lambda n: {"targets": n, "label": 1}), ["'label'"]),
+        (objective_of(each_document(backward), lambda n: {"targets": n / 1}), ["1.0", "int"]),
+        (objective_of(each_document(backward), lambda n: {"targets": 60 - n % 2}), [59, 60]),
+        (objective_of(each_document(backward)).with_facts(rows=Rows("docs")), ["Rows(kind='docs'"]),
+        (objective_with_loss(lambda batch: BatchLoss({}, lambda outputs: {})), ["[]"]),
+        (objective_with_loss(lambda batch: jnp.zeros(2)), ["BatchLoss"]),
+        (objective_with_loss(lambda batch: 1 / 0), ["test_own_objectives.py", "ZeroDivisionError"]),
+        (objective_with_loss(WithoutHash(token_loss)), ["`loss`", "WithoutHash", "frozen=True"]),
         (
-            own(WithoutHash(each_document(backward))),
+            objective_of(WithoutHash(each_document(backward))),
             ["`corrupt`", "WithoutHash", "frozen=True"],
         ),
-        (of_loss(misnamed), [["tokens"], ["token"]]),
+        (objective_with_loss(misnamed), [["tokens"], ["token"]]),
         (
-            of_loss(lambda batch: token_loss(batch)._replace(sums=lambda outputs: 1)),
+            objective_with_loss(lambda batch: token_loss(batch)._replace(sums=lambda outputs: 1)),
             ["int", "tokens"],
         ),
         (with_labels(head="topic"), ["'tokens'", "'topic'", "vocabulary"]),
         (with_labels(values=None), ["'tokens'", "Labels.values", "Sums.labels"]),
-        (of_loss(of_the_batch), ["couples_rows=True"]),
-        (own(each_document(backward), heads={"topic": 5}), ["'vocabulary'", "'topic'"]),
-        (own(two_segments), ["targets_segments", 2, 1]),
+        (objective_with_loss(loss_over_batch), ["couples_rows=True"]),
+        (objective_of(each_document(backward), heads={"topic": 5}), ["'vocabulary'", "'topic'"]),
+        (objective_of(two_segments), ["targets_segments", 2, 1]),
         (
             superposed_lm(IDS, bag_size=2)._replace(corrupt=bags_out_of_range),
             ["targets_bag_2", "0 … 32999"],
         ),
-        (masked_lm(IDS)._replace(lengths=few_labels), ["labels", "`lengths`"]),
+        (masked_lm(IDS)._replace(lengths=too_few_labels), ["labels", "`lengths`"]),
     ],
 )
-def test_what_would_train_wrongly_in_silence_is_refused(objective, values):
+def test_check_objective_reports_silent_mistakes(objective, values):
     with refuses(ValueError, "law", *values):
         check_objective(objective, IDS)
 
 
 @pytest.mark.slow
-def test_a_member_is_named():
-    members = {"causal": (causal_lm, 1), "mine": (lambda ids: own(whole_row), 1)}
+def test_check_objective_names_mixture_member():
+    members = {"causal": (causal_lm, 1), "mine": (lambda ids: objective_of(whole_row), 1)}
     with refuses(ValueError, "mine"):
         check_objective(mixture(IDS, members), IDS)
 
 
-def test_whose_an_objective_is():
-    assert is_user_defined(CASES["readme"].objective) and is_user_defined(own(whole_row))
-    assert is_user_defined(mixture(IDS, {"mine": (lambda ids: own(whole_row), 1)}))
+def test_user_defined_objectives_are_recognized():
+    assert is_user_defined(CASES["readme"].objective) and is_user_defined(objective_of(whole_row))
+    assert is_user_defined(mixture(IDS, {"mine": (lambda ids: objective_of(whole_row), 1)}))
     assert is_user_defined(causal_lm(IDS)._replace(loss=lambda batch: BatchLoss({}, dict)))
     assert is_user_defined(then(IDS, next_sentence_prediction, with_own_loss))
     unframed = functools.partial(masked_lm, framed=False)
@@ -187,15 +187,15 @@ def test_whose_an_objective_is():
 
 
 @pytest.mark.slow
-def test_a_sound_objective_passes():
+def test_check_objective_accepts_valid_objectives():
     check_objective(CASES["readme"].objective, IDS)
     check_objective(CASES["contrastive_pairs"].objective, IDS)
 
 
-def test_only_a_loss_of_one_term_is_renamed():
+def test_renaming_a_loss_of_two_terms_raises():
     batch = {
         f"decoder_{name}": jnp.ones((2, 3), jnp.int32) for name in ("target_tokens", "loss_weights")
     }
-    two = token_loss(batch) | token_loss(batch).with_term("again")
+    two_terms = token_loss(batch) | token_loss(batch).with_term("again")
     with refuses(ValueError, "tokens", "again", "once_more"):
-        two.with_term("once_more")
+        two_terms.with_term("once_more")
