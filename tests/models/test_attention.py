@@ -22,8 +22,8 @@ def dense(q, k, v, intervals, bias=None, softcap=None):
     if bias is not None:
         scores += bias[None]
     key = jnp.arange(k.shape[1])[None, None]
-    seen = (intervals[:, 0, :, None] <= key) & (key < intervals[:, 1, :, None])
-    probabilities = jax.nn.softmax(jnp.where(seen[:, None], scores, -jnp.inf), -1)
+    visible = (intervals[:, 0, :, None] <= key) & (key < intervals[:, 1, :, None])
+    probabilities = jax.nn.softmax(jnp.where(visible[:, None], scores, -jnp.inf), -1)
     return jnp.einsum("bhts,bshd->bthd", probabilities, v)
 
 
@@ -51,7 +51,7 @@ dense_gradients = functools.cache(functools.partial(gradients_of, dense))
 @pytest.mark.parametrize("order", ["one after another", "all at once"])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("groups, softcap", [(2, None), (4, None), (2, 1.5)])
-def test_equals_the_dense_mask(groups, softcap, biased, order, monkeypatch):
+def test_attention_matches_dense_mask(groups, softcap, biased, order, monkeypatch):
     monkeypatch.setattr(attention, "on_one_cpu", lambda: order == "one after another")
     q, k, v, intervals, bias = example(groups)
     bias = bias if biased else None
@@ -64,7 +64,7 @@ def test_equals_the_dense_mask(groups, softcap, biased, order, monkeypatch):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), got, expected)
 
 
-def test_this_platform_takes_rows_as_measured():
+def test_default_row_order_matches_dense_mask():
     q, k, v, intervals, bias = example()
     got, _ = jax.jit(attention.attend)(q, k, v, intervals, bias)
     np.testing.assert_allclose(got, dense(q, k, v, intervals, bias), atol=1e-5)
@@ -78,7 +78,7 @@ def test_bfloat16_is_close_to_float32():
     np.testing.assert_allclose(np.asarray(got, np.float32), expected, atol=0.03)
 
 
-def test_every_product_accumulates_in_float32():
+def test_all_matmuls_accumulate_in_float32():
     # This is read from the program, since XLA on CPU may keep more bits than requested.
     q, k, v, intervals, bias = example(dtype=jnp.bfloat16)
     gradients = jax.grad(lambda *x: attention.attend(*x, intervals, bias)[0].sum(), (0, 1, 2))
@@ -98,7 +98,7 @@ def test_huge_scores_stay_finite():
     assert np.isfinite(value) and all(np.isfinite(x).all() for x in gradients)
 
 
-def test_no_probabilities_are_saved_for_the_gradient():
+def test_probabilities_are_not_saved_for_backward():
     q, k, v, intervals, _ = example()
     pull_back = jax.eval_shape(
         lambda q, k, v: jax.vjp(lambda *x: attention.attend(*x, intervals)[0], q, k, v)[1], q, k, v
@@ -131,25 +131,27 @@ def dense_with_copies(q, k, v, bias, intervals):
     k, v = (jnp.repeat(x, H // x.shape[2], axis=2) for x in (k, v))
     slots = q.shape[1] // 2
     key = np.arange(slots)
-    up_to, own, before = ((x[0, 0, :, None] <= key) & (key < x[0, 1, :, None]) for x in intervals)
-    seen = np.block([[up_to, np.zeros_like(own)], [before, own]])
+    clean, own, before = ((x[0, 0, :, None] <= key) & (key < x[0, 1, :, None]) for x in intervals)
+    visible = np.block([[clean, np.zeros_like(own)], [before, own]])
     scores = jnp.einsum("bthd,bshd->bhts", q, k)
     if bias is not None:
         scores += jnp.tile(bias, (2, 2))[None]
-    p = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), -1)
+    p = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), -1)
     return jnp.einsum("bhts,bshd->bthd", p, v)
 
 
 def with_copies(q, k, v, bias, intervals):
     def over(half):
         keys, values = (jnp.split(x, 2, axis=1)[half] for x in (k, v))
-        return lambda q, seen: attention.attend(q, keys, values, seen, bias)
+        return lambda q, intervals_of_keys: attention.attend(
+            q, keys, values, intervals_of_keys, bias
+        )
 
     return attention.attend_noised(over(0), over(1), q, intervals[0], intervals[1:])
 
 
 @pytest.mark.parametrize("kind", ["plain", "biased"])
-def test_noised_copies_equal_the_dense_mask(kind):
+def test_noised_copies_match_dense_mask(kind):
     """The first block of a document attends to no clean tokens."""
     arrays, intervals = copies(kind)
     assert (intervals[2][:, 0] == intervals[2][:, 1]).any()
@@ -164,10 +166,10 @@ def test_noised_copies_equal_the_dense_mask(kind):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5, rtol=1e-5), got, expected)
 
 
-def test_an_output_without_keys_has_no_weight():
+def test_combining_with_keyless_attention_changes_nothing():
     arrays, intervals = copies("plain")
     q, k, v, _ = (x if x is None else x[:, :8] for x in arrays)
-    one = attention.attend(q, k, v, intervals[1])
-    nothing = attention.attend(q, k, v, 0 * intervals[1])
-    both = attention.combine_attention(one, nothing)
-    np.testing.assert_array_equal(both, one[0])
+    with_keys = attention.attend(q, k, v, intervals[1])
+    without_keys = attention.attend(q, k, v, 0 * intervals[1])
+    combined = attention.combine_attention(with_keys, without_keys)
+    np.testing.assert_array_equal(combined, with_keys[0])

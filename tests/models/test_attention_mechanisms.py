@@ -14,12 +14,12 @@ from tests.models import own_attention
 from tests.models.small_models import assert_close, batch_for, build, init, make_batch, top
 from tests.refusals import refuses
 
-OWN = "sigmoid"  # the name that `own_attention` registers
+USER_MECHANISM = "sigmoid"  # the name that `own_attention` registers
 
 
 @pytest.mark.slow
-def test_a_mechanism_of_a_users_own_file_trains():
-    model = build("decoder", attention=OWN)
+def test_user_mechanism_trains():
+    model = build("decoder", attention=USER_MECHANISM)
     batch = batch_for("decoder")
     params = init(model, batch)
     optimizer = optax.adam(1e-2)
@@ -47,8 +47,8 @@ def test_a_mechanism_of_a_users_own_file_trains():
 
 
 @pytest.mark.slow
-def test_a_mechanism_of_a_users_own_file_decodes():
-    model = build("decoder", attention=OWN, scan_layers=False, layers=2)
+def test_user_mechanism_decodes():
+    model = build("decoder", attention=USER_MECHANISM, scan_layers=False, layers=2)
     batch = make_batch()
     params = init(model, batch)
     prompt = {name: x[..., :7] for name, x in batch.items()}
@@ -73,23 +73,23 @@ def test_a_mechanism_of_a_users_own_file_decodes():
         ("encoder_decoder", "merged_attention", True),
     ],
 )
-def test_what_a_mechanism_does_not_support_is_refused(layout, name, value):
+def test_unsupported_settings_of_mechanism_raise(layout, name, value):
     settings = {"positions": "rotary", name: value}
-    with refuses(ValueError, f"{name}={value!r}", f"attention='{OWN}'"):
-        build(layout, attention=OWN, **settings)
+    with refuses(ValueError, f"{name}={value!r}", f"attention='{USER_MECHANISM}'"):
+        build(layout, attention=USER_MECHANISM, **settings)
 
 
-def test_windows_are_refused_with_a_mechanism_that_has_none(monkeypatch):
-    without_windows = MECHANISMS[OWN]._replace(windows=False)
-    monkeypatch.setitem(MECHANISMS, OWN, without_windows)
-    with refuses(ValueError, "window=3", f"attention='{OWN}'"):
-        build("decoder", attention=OWN, window=3)
+def test_window_with_mechanism_without_windows_raises(monkeypatch):
+    without_windows = MECHANISMS[USER_MECHANISM]._replace(windows=False)
+    monkeypatch.setitem(MECHANISMS, USER_MECHANISM, without_windows)
+    with refuses(ValueError, "window=3", f"attention='{USER_MECHANISM}'"):
+        build("decoder", attention=USER_MECHANISM, window=3)
 
 
-def test_a_mechanism_that_no_file_registers_is_refused():
+def test_unregistered_mechanism_raises():
     with refuses(ValueError, "linear", "plain", "fused"):
         build("decoder", attention="linear")
-    assert MECHANISMS[OWN].attend is own_attention.attend
+    assert MECHANISMS[USER_MECHANISM].attend is own_attention.attend
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,19 @@ def test_a_mechanism_that_no_file_registers_is_refused():
     ],
 )
 @pytest.mark.parametrize("name", ["attend", "attend_cached"])
-def test_outputs_of_another_shape_are_refused(name, attend, monkeypatch):
-    own = f"wrong_{name}"  # models with the settings of another test would not be traced again
+def test_mechanism_outputs_of_wrong_shape_raise(name, attend, monkeypatch):
+    # A new name, since models with the settings of another test would not be traced again.
+    wrong_mechanism = f"wrong_{name}"
     monkeypatch.setitem(
-        MECHANISMS, own, own_attention.MECHANISM._replace(name=own, **{name: attend})
+        MECHANISMS,
+        wrong_mechanism,
+        own_attention.MECHANISM._replace(name=wrong_mechanism, **{name: attend}),
     )
-    model = build("decoder", attention=own, scan_layers=False)
+    model = build("decoder", attention=wrong_mechanism, scan_layers=False)
     batch = batch_for("decoder")
     last = {name: x[..., -1:] for name, x in batch.items()}
     last["decoder_cache_slots"] = last["decoder_positions"]
-    with refuses(ValueError, own, "returns_lse"):
+    with refuses(ValueError, wrong_mechanism, "returns_lse"):
         params = init(model, batch)
         cache = jax.eval_shape(lambda: model.prefill(params, batch, 8)[1])
         jax.eval_shape(lambda cache: model.extend(params, cache, last)[0].hidden, cache)
@@ -119,28 +122,32 @@ def test_outputs_of_another_shape_are_refused(name, attend, monkeypatch):
 SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=20)
 
 
-def test_only_softmax_attention_is_converted_to_hugging_face():
+def test_only_softmax_attention_converts_to_hugging_face():
     converted = [
         hugging_face.family_of(models.decoder(64, num_layers=1, attention=name, **SIZES).config)
         for name in ("plain", "fused")
     ]
     assert [family.model_type for family in converted] == ["llama", "llama"]
-    own = models.decoder(64, num_layers=1, attention=OWN, **SIZES)
-    with refuses(ValueError, "attention", OWN):
-        hugging_face.family_of(own.config)
+    sigmoid = models.decoder(64, num_layers=1, attention=USER_MECHANISM, **SIZES)
+    with refuses(ValueError, "attention", USER_MECHANISM):
+        hugging_face.family_of(sigmoid.config)
 
 
-def test_only_softmax_attention_is_read_from_t5x(monkeypatch):
-    monkeypatch.setitem(MECHANISMS, OWN, MECHANISMS[OWN]._replace(bias="slots"))
+def test_only_softmax_attention_imports_from_t5x(monkeypatch):
+    monkeypatch.setitem(
+        MECHANISMS, USER_MECHANISM, MECHANISMS[USER_MECHANISM]._replace(bias="slots")
+    )
     t5x.check_config(models.encoder_decoder(64, attention="fused", **SIZES))
-    with refuses(ValueError, "attention", OWN):
-        t5x.check_config(models.encoder_decoder(64, attention=OWN, **SIZES))
+    with refuses(ValueError, "attention", USER_MECHANISM):
+        t5x.check_config(models.encoder_decoder(64, attention=USER_MECHANISM, **SIZES))
 
 
-def test_an_assignment_map_needs_the_same_attention():
-    plain, fused, own = (
+def test_different_layers_reports_different_attention():
+    plain, fused, sigmoid = (
         models.decoder(64, num_layers=1, attention=name, **SIZES).config
-        for name in ("plain", "fused", OWN)
+        for name in ("plain", "fused", USER_MECHANISM)
     )
     assert not different_layers(plain, fused)
-    assert [OWN in difference for difference in different_layers(plain, own)] == [True]
+    assert [USER_MECHANISM in difference for difference in different_layers(plain, sigmoid)] == [
+        True
+    ]

@@ -99,7 +99,7 @@ def test_every_parameter_names_its_axes(builder, scan_layers):
         assert ahead and all((x.names[0] == "layers") == scan_layers for x in ahead)
 
 
-def test_an_objective_says_how_many_classes_there_are():
+def test_num_classes_comes_from_objective_heads():
     assert models.encoder(64, {"classes": 3}, **SMALL).config.num_classes == 3
     assert models.encoder(64, {"vocabulary": None}, **SMALL).config.num_classes == 0
     with refuses(ValueError, "3", "4"):
@@ -108,7 +108,7 @@ def test_an_objective_says_how_many_classes_there_are():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ENCODER_HEADS)
-def test_an_encoder_has_exactly_the_required_heads(name):
+def test_encoder_has_exactly_the_requested_heads(name):
     model, plain = models.encoder(64, (name,), num_classes=3, **SMALL), models.encoder(64, **SMALL)
     assert (model.layout, model.heads) == ("encoder", (name,))
     params, without = init_shapes(model), init_shapes(plain)
@@ -143,29 +143,29 @@ def test_an_encoder_has_exactly_the_required_heads(name):
         (models.encoder, objectives.multi_token_prediction, ["ahead_2"], "decoder"),
     ],
 )
-def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objective, missing, able):
+def test_objective_with_unsupported_heads_raises(build, objective, missing, able):
     """The message names a model that has the heads; the training run refuses them too."""
-    asked = objective(IDS)
-    model = build(64, asked.facts.heads, **SMALL)
+    built = objective(IDS)
+    model = build(64, built.facts.heads, **SMALL)
     with refuses(ValueError, *missing, f"models.{able}", "pretrax"):
-        check_requirements(asked, model, groups=())
+        check_requirements(built, model, groups=())
 
 
-def test_a_head_of_a_user(monkeypatch):
+def test_add_head_registers_user_head(monkeypatch):
     monkeypatch.setattr(model_heads, "HEADS", dict(model_heads.HEADS))
-    asked = objectives.masked_lm(IDS).with_facts(heads={"vocabulary": None, "tone": 5})
+    objective = objectives.masked_lm(IDS).with_facts(heads={"vocabulary": None, "tone": 5})
     with refuses(ValueError, "tone", "models.add_head"):
-        model_heads.check_heads(asked.facts.heads)
+        model_heads.check_heads(objective.facts.heads)
     models.add_head("tone", lambda config: nn.Dense(5), ["encoder"])
-    assert model_heads.builders_with(asked.facts.heads) == ["encoder"]
-    model_heads.check_heads(asked.facts.heads)
+    assert model_heads.builders_with(objective.facts.heads) == ["encoder"]
+    model_heads.check_heads(objective.facts.heads)
     with refuses(ValueError, "classes"):
         models.add_head("classes", lambda config: nn.Dense(5))
     with refuses(ValueError, "electra"):
         models.add_head("tone", lambda config: nn.Dense(5), ["electra"])
 
 
-def test_every_head_is_of_a_builder_and_has_a_module_or_a_network_of_its_own():
+def test_every_head_has_builders_and_a_module():
     for head in model_heads.HEADS.values():
         assert head.about and head.builders
         assert (
@@ -177,7 +177,7 @@ def test_every_head_is_of_a_builder_and_has_a_module_or_a_network_of_its_own():
 
 
 @pytest.mark.slow
-def test_parameter_counts_of_heads_ahead():
+def test_parameters_and_flops_of_ahead_heads():
     """A parallel head has the parameters of one more layer of a plain decoder."""
     shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=3)
     plain, parallel, sequential, linear, projections = (
@@ -224,14 +224,16 @@ def test_parameter_counts_of_heads_ahead():
         (models.encoder, ["stop"], 4 * 4 + 4 + 4 * 2 + 2, 5 * 4 * 10),
     ],
 )
-def test_parameters_and_products_of_further_heads(build, heads, parameters, products):
+def test_parameters_and_flops_of_additional_heads(build, heads, parameters, products):
     shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=1)
     names = ("vocabulary", *heads)
-    plain, more = (build(10, h, **shape, logits_via_embedding=True) for h in (names[:1], names))
-    assert more.heads == names
-    assert count(init_shapes(more)) == count(init_shapes(plain)) + parameters
+    plain, with_heads = (
+        build(10, h, **shape, logits_via_embedding=True) for h in (names[:1], names)
+    )
+    assert with_heads.heads == names
+    assert count(init_shapes(with_heads)) == count(init_shapes(plain)) + parameters
     lengths = {build.__name__: 5, "predict": 2}
-    assert more.flops(lengths) == plain.flops(lengths) + 2 * products
+    assert with_heads.flops(lengths) == plain.flops(lengths) + 2 * products
 
 
 @pytest.mark.sampled
@@ -242,7 +244,7 @@ def test_parameters_and_products_of_further_heads(build, heads, parameters, prod
         *("electra", "masked_autoencoder", "step_unrolled", "two_towers"),
     ],
 )
-def test_flops_agree_with_the_compiler(builder):
+def test_flops_match_compiler(builder):
     shape = dict(
         emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, scan_layers=False, remat_policy="none"
     )
@@ -286,7 +288,7 @@ def test_flops_of_a_row_by_hand():
     assert model.flops({"decoder": 5, "predict": 2}) == 2 * (3 * 5 * (products + scores) + 2 * 40)
 
 
-def test_an_unknown_head_is_refused():
+def test_unknown_head_raises():
     model = models.decoder(64, **SMALL)
     with refuses(ValueError, "pair", "vocabulary"):
         jax.eval_shape(
@@ -296,7 +298,7 @@ def test_an_unknown_head_is_refused():
         )
 
 
-def test_layouts_and_heads_of_the_models():
+def test_models_declare_layout_vocab_size_and_heads():
     decoder, encoder_decoder = models.decoder(64, **SMALL), models.encoder_decoder(96)
     assert (decoder.layout, decoder.vocab_size) == ("decoder", 64)
     assert (encoder_decoder.layout, encoder_decoder.vocab_size) == ("encoder_decoder", 96)

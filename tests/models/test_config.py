@@ -62,7 +62,7 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"heads": AHEAD, "num_layers": 1}, ("num_layers=1", 2)),
     ],
 )
-def test_invalid_settings_are_refused(settings, values):
+def test_invalid_settings_raise(settings, values):
     with refuses(ValueError, *values):
         models.decoder(64, **(SMALL | settings))
 
@@ -83,7 +83,7 @@ def test_invalid_settings_are_refused(settings, values):
         (models.decoder, SMALL | {"merged_attention": True}, ("merged_attention",)),
     ],
 )
-def test_invalid_settings_of_each_builder_are_refused(build, settings, values):
+def test_invalid_settings_of_each_builder_raise(build, settings, values):
     with refuses(ValueError, *values):
         build(64, **settings)
 
@@ -97,7 +97,7 @@ def test_invalid_settings_of_each_builder_are_refused(build, settings, values):
         ({"head_dim": 7}, ("head_dim=7",)),
     ],
 )
-def test_builders_of_encoders_check_the_settings_of_their_stacks(build, settings, values):
+def test_encoder_builders_check_stack_settings(build, settings, values):
     with refuses(ValueError, *values):
         build(64, **(SMALL | settings))
 

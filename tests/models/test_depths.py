@@ -33,26 +33,26 @@ BATCH = {
     ],
     ids=["scanned", "rematerialized", "first_layer", "sparse"],
 )
-def test_states_of_depths_match_the_states_after_these_layers(settings, layers):
+def test_depth_states_match_layer_states(settings, layers):
     model = models.decoder(16, HEADS, num_layers=4, **SIZES, **settings)
     params = nn.unbox(jax.jit(model.init)(jax.random.key(0), BATCH))
     scanned = jax.jit(lambda p: model.apply(p, BATCH).hidden)(params)
     plain, separate = unrolled(model, params)
-    apart = jax.jit(lambda p: plain.apply(p, BATCH).hidden)(separate)
-    after = jax.jit(lambda p: layer_states(plain.config, p, BATCH))(separate)
+    unscanned = jax.jit(lambda p: plain.apply(p, BATCH).hidden)(separate)
+    states_by_layer = jax.jit(lambda p: layer_states(plain.config, p, BATCH))(separate)
     for name, number in zip(HEADS[1:], layers):
-        np.testing.assert_allclose(scanned[name], apart[name], atol=1e-5)
+        np.testing.assert_allclose(scanned[name], unscanned[name], atol=1e-5)
         if number < 4:  # after the last layer, `layer_states` returns the normed states
-            np.testing.assert_allclose(apart[name], after[number], atol=1e-5)
-    assert np.abs(after[1] - after[2]).max() > 1e-3
+            np.testing.assert_allclose(unscanned[name], states_by_layer[number], atol=1e-5)
+    assert np.abs(states_by_layer[1] - states_by_layer[2]).max() > 1e-3
 
 
-def test_a_depth_is_at_least_one_layer():
+def test_depth_rounds_to_at_least_one_layer():
     config = models.decoder(16, HEADS, num_layers=24, **SIZES).config
     assert [config.depths(n)["depth_20"] for n in (2, 4, 16, 24, 28)] == [1, 1, 3, 5, 6]
     assert list(config.depths(24).values()) == [5, 12, 18]
 
 
-def test_a_depth_is_a_percentage():
+def test_depth_above_100_percent_raises():
     with refuses(ValueError, "heads", "depth_120"):
         models.decoder(16, ("vocabulary", "depth_120"), num_layers=2, **SIZES)

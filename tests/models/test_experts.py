@@ -47,7 +47,7 @@ GROUPS = {
 
 
 @pytest.fixture(autouse=True)
-def undefined_rows_are_no_numbers(monkeypatch):
+def undefined_rows_are_nan(monkeypatch):
     """Sets rows after the last group to NaN, since a TPU's kernels may leave them undefined."""
     product = grouped_products._product
 
@@ -59,7 +59,7 @@ def undefined_rows_are_no_numbers(monkeypatch):
     monkeypatch.setattr(grouped_products, "_product", with_undefined_rows)
 
 
-def loop(x, kernels, sizes):
+def loop_over_groups(x, kernels, sizes):
     """Returns each group multiplied separately."""
     y, start = np.full((len(x), kernels.shape[2]), np.nan, np.float32), 0
     for size, kernel in zip(sizes, kernels):
@@ -69,7 +69,7 @@ def loop(x, kernels, sizes):
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_grouped_product_is_a_loop_over_groups(name):
+def test_grouped_product_matches_loop_over_groups(name):
     sizes = np.array(GROUPS[name], np.int32)
     x = RNG.normal(size=(512, 6)).astype(np.float32)
     kernels = RNG.normal(size=(4, 6, 5)).astype(np.float32)
@@ -81,8 +81,8 @@ def test_grouped_product_is_a_loop_over_groups(name):
         return y, *pull_back(d_y)
 
     y, d_x, d_kernels = value_and_gradients(x, kernels, d_y, sizes)
-    assert_close(y, loop(x, kernels, sizes))
-    assert_close(d_x, loop(d_y, kernels.swapaxes(1, 2), sizes))
+    assert_close(y, loop_over_groups(x, kernels, sizes))
+    assert_close(d_x, loop_over_groups(d_y, kernels.swapaxes(1, 2), sizes))
     ends = np.cumsum(sizes)
     for group, (size, end) in enumerate(zip(sizes, ends)):
         rows = slice(end - size, end)
@@ -112,7 +112,7 @@ def all_products(x, y, kernels, sizes):
 @pytest.mark.sampled
 @pytest.mark.parametrize("rows", [512, 600, pytest.param(1300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GROUPS)
-def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
+def test_tpu_kernels_match_products_by_blocks(name, rows, monkeypatch):
     """The interpreted TPU kernels agree with the products by blocks, which run on CPUs and GPUs."""
     for kernel in ("gmm", "tgmm"):
         call = functools.partial(getattr(grouped_products_tpu, kernel), interpret=True)
@@ -125,14 +125,14 @@ def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
     inside = (np.arange(rows) < sum(GROUPS[name]))[:, None]
     by_kernels, by_blocks = all_products(x, y, kernels, sizes)
     for product in (*by_kernels.products, *by_blocks.products):
-        assert_close(*(np.where(inside, some, 0) for some in (product, by_blocks.products[0])),
+        assert_close(*(np.where(inside, x, 0) for x in (product, by_blocks.products[0])),
                      atol=1e-4)  # fmt: skip
     for outer in by_blocks.outers:
         assert_close(by_kernels.outers[0], outer, atol=1e-3)
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda", "cpu"])
-def test_grouped_products_are_kernels_on_tpus_and_loops_elsewhere(platform, monkeypatch):
+def test_grouped_products_use_kernels_only_on_tpus(platform, monkeypatch):
     monkeypatch.setattr(grouped_products, "platform", lambda: platform)
     shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((512, 128), (4, 128, 256))]
     gradient = jax.grad(lambda x, k, sizes: grouped_product(x, k, sizes).sum(), (0, 1))
@@ -167,19 +167,24 @@ def loop_over_experts(config, params, x):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("normalized", [True, False])
-def test_experts_are_a_plain_loop_over_experts(normalized):
+def test_experts_match_loop_over_experts(normalized):
     module, params = experts_and_params(normalize_expert_weights=normalized)
     # otherwise gradients are in the hundreds, and so are the arguments of sines
     params = jax.tree.map(lambda x: x / 2, params)
     x = jnp.asarray(RNG.normal(size=(3, 50, 16)), jnp.float32)
-    of = lambda apply: jax.value_and_grad(lambda p, x: jnp.sin(apply(p, x)).sum(), (0, 1))  # noqa: E731
-    got = jax.jit(of(lambda p, x: module.apply({"params": p}, x)))(params, x)
-    expected = jax.jit(of(lambda p, x: loop_over_experts(module.config, p, x)))(params, x)
+
+    def value_and_gradients(apply):
+        return jax.value_and_grad(lambda p, x: jnp.sin(apply(p, x)).sum(), (0, 1))
+
+    got = jax.jit(value_and_gradients(lambda p, x: module.apply({"params": p}, x)))(params, x)
+    expected = jax.jit(value_and_gradients(lambda p, x: loop_over_experts(module.config, p, x)))(
+        params, x
+    )
     assert_close(got, expected, atol=2e-3)
     assert max(float(jnp.abs(g).max()) for g in jax.tree.leaves(got)) > 1
 
 
-def test_the_logits_of_a_router_are_float32_on_every_platform():
+def test_router_logits_use_highest_precision():
     """With less than the highest precision, a TPU multiplies in bfloat16 and a GPU in TF32."""
     module, params = experts_and_params(dtype="bfloat16")
     x = jnp.zeros((2, 8, 16), jnp.bfloat16)
@@ -189,7 +194,7 @@ def test_the_logits_of_a_router_are_float32_on_every_platform():
 
 
 @pytest.mark.slow
-def test_an_expert_leaves_the_tokens_above_its_capacity_as_they_are():
+def test_tokens_above_expert_capacity_are_dropped():
     module, params = experts_and_params(experts_per_token=1, expert_capacity=3)
     whole = Experts(dataclasses.replace(module.config, expert_capacity=None))
     x = jnp.asarray(RNG.normal(size=(2, 20, 16)), jnp.float32)
@@ -198,18 +203,21 @@ def test_an_expert_leaves_the_tokens_above_its_capacity_as_they_are():
     segments[1, 17:] = 0
     chosen = np.asarray(x @ params["router"]).argmax(-1)
     kept = [
-        [list(row[:i][of[:i] == of[i]]).count(n) < 3 for i, n in enumerate(row)]
-        for row, of in zip(chosen, segments)
+        [
+            list(row[:i][segments_of_row[:i] == segments_of_row[i]]).count(n) < 3
+            for i, n in enumerate(row)
+        ]
+        for row, segments_of_row in zip(chosen, segments)
     ]
-    got, every = (
+    got, unlimited = (
         np.asarray(jax.jit(m.apply)({"params": params}, x, segments)) for m in (module, whole)
     )
-    assert 0 < np.mean(kept) < 1 and np.abs(every[segments > 0]).max(-1).min() > 0
-    assert_close(got, every * np.array(kept)[..., None])
+    assert 0 < np.mean(kept) < 1 and np.abs(unlimited[segments > 0]).max(-1).min() > 0
+    assert_close(got, unlimited * np.array(kept)[..., None])
 
 
 @pytest.mark.slow
-def test_a_call_with_several_generated_tokens_equals_calls_with_one():
+def test_extending_by_several_tokens_equals_one_by_one():
     """The capacity drops tokens of the prompt, but none of the tokens that continue it."""
     model = models.decoder(32, num_layers=2, scan_layers=False, expert_capacity=1, **SPARSE)
     prompts = decoder_prompts([[3, 4, 5], [6, 7, 8]])
@@ -236,7 +244,7 @@ def test_a_call_with_several_generated_tokens_equals_calls_with_one():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 1])
-def test_experts_of_limited_capacity_count_copies_separately(padding):
+def test_expert_capacity_counts_noised_copies_separately(padding):
     """A change of the last clean token must not change the copies, which do not attend to it."""
     slots = np.arange(8)
     segments = (slots < 8 - padding).astype(np.int32)
@@ -266,7 +274,7 @@ def test_experts_of_limited_capacity_count_copies_separately(padding):
 
 
 @pytest.mark.slow
-def test_no_token_is_dropped_where_all_choose_one_expert():
+def test_no_token_is_dropped_if_all_choose_one_expert():
     module, params = experts_and_params(experts_per_token=1)
     params["router"] = jnp.zeros((16, 4)).at[:, 2].set(1.0)
     x = jnp.abs(jnp.asarray(RNG.normal(size=(2, 150, 16)), jnp.float32))
@@ -276,7 +284,7 @@ def test_no_token_is_dropped_where_all_choose_one_expert():
     np.testing.assert_array_equal(routing.assigned_BxN, [[0, 0, 150, 0]] * 2)
 
 
-CHOSEN = {
+ASSIGNMENTS = {
     "equal shares": lambda rows: np.arange(2 * rows).reshape(-1, 2) % 4,
     "all by two experts": lambda rows: np.broadcast_to([1, 0], (rows, 2)),
     "at random, some of padding": lambda rows: RNG.integers(0, 5, (rows, 2)),
@@ -300,23 +308,23 @@ def contributions_and_gradients(mesh):
         contributions = functools.partial(experts._contributions, ("gelu", "linear"))
         return experts._on_every_device(contributions, x, weight, expert, kept, *kernels)
 
-    def both(arrays, expert, kept):
+    def value_and_gradients(arrays, expert, kept):
         loss = lambda arrays: jnp.sin(compute(arrays, expert, kept)).sum()  # noqa: E731
         return compute(arrays, expert, kept), jax.grad(loss)(arrays)
 
-    return jax.jit(both)
+    return jax.jit(value_and_gradients)
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", ASSIGNMENTS)
 @pytest.mark.parametrize("mesh", MESHES)
-def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, monkeypatch):
+def test_experts_on_a_mesh_match_one_device(name, mesh, monkeypatch):
     """Most cases need several turns, since a device sends fewer rows per turn than it has."""
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     monkeypatch.setattr(experts, "SLACK", 0.65)
     (rows, axes), slots = MESHES[mesh], 6
     x, weight = (RNG.normal(size=(rows, slots, n)).astype(np.float32) for n in (16, 2))
-    expert = jnp.asarray(CHOSEN[name](rows * slots).reshape(rows, slots, 2), jnp.int32)
+    expert = jnp.asarray(ASSIGNMENTS[name](rows * slots).reshape(rows, slots, 2), jnp.int32)
     kept = jnp.asarray(RNG.integers(0, 2, (rows, slots, 24)), jnp.float32)
     shapes = (4, 16, 24), (4, 16, 24), (4, 24, 16)
     kernels = [(RNG.normal(size=shape) / 4).astype(np.float32) for shape in shapes]
@@ -329,7 +337,7 @@ def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, mon
 
 
 @pytest.mark.slow
-def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
+def test_additional_exchange_turns_match_one_device(monkeypatch):
     """Most tokens choose the experts of the first of two devices.
 
     The estimate of a step's time finds the loop by its name.
@@ -358,7 +366,7 @@ def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
     assert {"transpose(" in loop for loop in loops} == {True, False}
 
 
-def test_all_devices_of_a_mesh_take_the_same_number_of_turns(monkeypatch):
+def test_all_devices_take_same_number_of_exchange_turns(monkeypatch):
     """This includes devices of other groups, for which exchanges on a TPU may wait."""
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     module, params = experts_and_params()
@@ -371,7 +379,7 @@ def test_all_devices_of_a_mesh_take_the_same_number_of_turns(monkeypatch):
 
 
 @pytest.mark.slow
-def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypatch):
+def test_backward_does_not_repeat_all_to_all(monkeypatch):
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     module, params = experts_and_params()
 
@@ -389,7 +397,7 @@ def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypat
 
 
 @pytest.mark.slow
-def test_tokens_are_not_sorted_again_for_the_gradient():
+def test_backward_does_not_repeat_sort():
     module, params = experts_and_params()
 
     @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
@@ -401,7 +409,7 @@ def test_tokens_are_not_sorted_again_for_the_gradient():
     assert len(re.findall(r" sort\(", compiled.as_text())) == 2  # to the experts and back
 
 
-def test_a_device_sends_a_fair_share_and_a_quarter_more_at_once():
+def test_devices_send_125_percent_of_fair_share_per_turn():
     assert experts._rows_for_each(8192, 8) * 8 == 10240
     assert experts._rows_for_each(8192, 3) == 3584
     assert experts._rows_for_each(300, 2) == 256
@@ -409,7 +417,7 @@ def test_a_device_sends_a_fair_share_and_a_quarter_more_at_once():
 
 
 @pytest.mark.slow
-def test_one_expert_a_token_trains_the_router_only_by_weights_that_are_not_normalized():
+def test_top_1_router_gets_gradient_only_without_normalized_weights():
     x = jnp.asarray(RNG.normal(size=(2, 8, 16)), jnp.float32)
     for normalized in (True, False):
         module, params = experts_and_params(
@@ -420,7 +428,7 @@ def test_one_expert_a_token_trains_the_router_only_by_weights_that_are_not_norma
         assert (np.abs(router).max() < 1e-2) == normalized
 
 
-def test_padding_is_processed_by_no_expert_and_counted_nowhere():
+def test_padding_is_neither_processed_nor_counted():
     module, params = experts_and_params()
     x = jnp.asarray(RNG.normal(size=(2, 8, 16)), jnp.float32)
     segments = jnp.array([[1, 1, 2, 2, 2, 0, 0, 0], [1] * 8])
@@ -432,14 +440,14 @@ def test_padding_is_processed_by_no_expert_and_counted_nowhere():
     np.testing.assert_array_equal(routing.tokens_B, [5, 8])
     np.testing.assert_array_equal(routing.assigned_BxN.sum(1), [10, 16])
     # The contents of padding do not change anything.
-    other, again = apply(x.at[0, 5:].set(7.0), segments)
+    other, other_found = apply(x.at[0, 5:].set(7.0), segments)
     np.testing.assert_array_equal(y, other)
-    jax.tree.map(np.testing.assert_array_equal, found, again)
+    jax.tree.map(np.testing.assert_array_equal, found, other_found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
-def test_dropout_within_experts_matches_an_mlp(shared):
+def test_dropout_within_experts_matches_mlp(shared):
     """Every expert copies its input here, so the output shows the dropout factors."""
     settings = dict(mlp_activations=("linear",), mlp_dim=16, dropout_rate=0.5)
     module, params = experts_and_params(**settings, dropout_shared=shared)
@@ -469,27 +477,29 @@ def test_load_balance_and_z_loss_by_hand():
 
 
 @pytest.mark.parametrize(("share", "expected"), [([1, 1, 1, 1], 1.0), ([4, 0, 0, 0], 4.0)])
-def test_load_balance_is_one_where_balanced_and_n_where_one_expert_has_all(share, expected):
+def test_load_balance_loss_ranges_from_1_to_num_experts(share, expected):
     share = jnp.array([[share]], jnp.float32)
     routing = Routing(share, share, jnp.zeros((1, 1)), jnp.full((1, 1), 4.0))
     assert float(load_balance_loss(routing)) == expected
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [1, 2])
-def test_scanned_sparse_layers_equal_unrolled_ones(every):
-    layers = 2 * every
-    settings = SPARSE | dict(num_layers=layers, sparse_every=every)
+@pytest.mark.parametrize("sparse_every", [1, 2])
+def test_scanned_sparse_layers_equal_unrolled(sparse_every):
+    layers = 2 * sparse_every
+    settings = SPARSE | dict(num_layers=layers, sparse_every=sparse_every)
     model, batch = models.decoder(64, **settings), batch_for("decoder")
     params = init(model, batch)
     got = jax.jit(lambda p, b: _arrays(model, p, b))(params, batch)
-    plain, own = unrolled(model, params)
-    expected = jax.jit(lambda p, b: _arrays(plain, p, b))(own, batch)
+    plain, unrolled_params = unrolled(model, params)
+    expected = jax.jit(lambda p, b: _arrays(plain, p, b))(unrolled_params, batch)
     assert_close(got[0], expected[0])
     assert got[1].tokens_B.shape == (2, 1)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), got[1], expected[1])
-    names = sorted(name for name in own["decoder"] if "experts" in own["decoder"][name])
-    assert names == [f"layers_{i}" for i in range(every - 1, layers, every)]
+    names = sorted(
+        name for name in unrolled_params["decoder"] if "experts" in unrolled_params["decoder"][name]
+    )
+    assert names == [f"layers_{i}" for i in range(sparse_every - 1, layers, sparse_every)]
 
 
 def _arrays(model, params, batch):
@@ -498,10 +508,10 @@ def _arrays(model, params, batch):
 
 
 @pytest.mark.slow
-def test_rematerialization_changes_nothing_of_sparse_layers():
+def test_rematerialization_keeps_sparse_layer_values():
     settings, batch = dict(num_layers=2), batch_for("decoder")
 
-    def of(policy):
+    def result_of(policy):
         model = models.decoder(64, **(SPARSE | settings | {"remat_policy": policy}))
 
         def loss(params):
@@ -510,13 +520,13 @@ def test_rematerialization_changes_nothing_of_sparse_layers():
 
         return jax.jit(jax.value_and_grad(loss))(init(model, batch))
 
-    without = of("none")
+    without = result_of("none")
     for policy in ("minimal", "full"):
-        assert_close(of(policy), without, atol=1e-4)
+        assert_close(result_of(policy), without, atol=1e-4)
 
 
 @pytest.mark.slow
-def test_sparse_layers_decode_as_they_train():
+def test_sparse_layers_decode_like_full_pass():
     model = models.decoder(64, **(SPARSE | dict(num_layers=2, scan_layers=False)))
     batch = make_batch()
     params = init(model, batch)
@@ -536,15 +546,15 @@ def _hidden_and(pair):
     return outputs.hidden, cache
 
 
-def test_flops_count_the_experts_that_process_a_token():
+def test_flops_count_only_active_experts():
     lengths = {"decoder": 10, "predict": 0}
     dense = models.decoder(64, **(SIZES | dict(num_layers=2)))
     sparse = models.decoder(64, **(SPARSE | dict(num_layers=2, experts_per_token=1)))
     router = 2 * 2 * 10 * 16 * 4  # layers, multiply and add, tokens, width, experts
     assert sparse.flops(lengths) == dense.flops(lengths) + router
     half = models.decoder(64, **(SPARSE | dict(num_layers=2, sparse_every=2)))
-    one_more = 2 * 10 * 16 * 24 * 3
-    assert half.flops(lengths) == dense.flops(lengths) + router // 2 + one_more
+    second_expert = 2 * 10 * 16 * 24 * 3
+    assert half.flops(lengths) == dense.flops(lengths) + router // 2 + second_expert
 
 
 @pytest.mark.parametrize(
@@ -561,6 +571,6 @@ def test_flops_count_the_experts_that_process_a_token():
         (dict(num_experts=4, experts_per_token=0), ["experts_per_token", 0]),
     ],
 )
-def test_settings_that_make_no_sparse_layer_are_refused(settings, values):
+def test_settings_without_sparse_layers_raise(settings, values):
     with refuses(ValueError, *values):
         models.decoder(64, **(SIZES | dict(num_layers=3) | settings))

@@ -29,7 +29,7 @@ FAMILIES = [
 ]
 
 
-def _few_quick(*quick):
+def _slow_except(*quick):
     """Returns all families, with marks for the ones whose tests are slow."""
     return [f if f in quick else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES]
 
@@ -60,8 +60,8 @@ def unrolled(params):
         first = int("first_layer" in split[stack])
         layers = split[stack].pop("layers")
         for i in range(len(jax.tree.leaves(layers)[0])):
-            one = jax.tree.map(lambda x, i=i: x[i], layers)
-            split[stack][f"layers_{i + first}"] = one
+            layer = jax.tree.map(lambda x, i=i: x[i], layers)
+            split[stack][f"layers_{i + first}"] = layer
     return split
 
 
@@ -73,7 +73,7 @@ def example(family):
     return model, batch, params, logits(model, params, batch)
 
 
-@pytest.mark.parametrize("family", _few_quick("t5", "gpt2"))
+@pytest.mark.parametrize("family", _slow_except("t5", "gpt2"))
 def test_packed_documents_equal_separate_rows(family):
     model, batch, params, packed = example(family)
     spans = [((0, 3), (0, 6)), ((3, 7), (6, 9))]
@@ -85,8 +85,8 @@ def test_packed_documents_equal_separate_rows(family):
         assert_close(got[0, : end - start], packed[0, start:end], atol=1e-4)
 
 
-@pytest.mark.parametrize("family", _few_quick("modernbert", "bart", "qwen3"))
-def test_scanned_layers_equal_unrolled_ones(family):
+@pytest.mark.parametrize("family", _slow_except("modernbert", "bart", "qwen3"))
+def test_scanned_layers_equal_unrolled(family):
     _, batch, params, expected = example(family)
     model = build(family, scan_layers=False)
     got = logits(model, unrolled(params), batch)
@@ -94,7 +94,7 @@ def test_scanned_layers_equal_unrolled_ones(family):
 
 
 @pytest.mark.slow
-def test_gradients_of_scanned_layers_equal_those_of_unrolled_ones():
+def test_gradients_of_scanned_layers_equal_unrolled():
     model, batch, params, _ = example("t5")
     separate = build("t5", scan_layers=False)
     assert jax.tree.structure(unrolled(params)) == jax.tree.structure(init(separate, batch))
@@ -105,11 +105,11 @@ def test_gradients_of_scanned_layers_equal_those_of_unrolled_ones():
 
 @pytest.mark.slow  # test_transformer tests this for one family, and this test for every family
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rematerialization_changes_nothing(family):
+def test_rematerialization_keeps_loss_and_gradients(family):
     model, batch, params, _ = example(family)
     assert model.config.remat_policy == "minimal"
     plain = build(family, remat_policy="none")
-    got, expected = (loss_and_gradients(one, params, batch) for one in (model, plain))
+    got, expected = (loss_and_gradients(built, params, batch) for built in (model, plain))
     assert_close(got, expected, atol=1e-4)
 
 

@@ -34,17 +34,21 @@ from tests.refusals import refuses
 T = 300  # three blocks of a TPU's kernels and five of a GPU's, of which the last is padded
 D = 16
 TPU, GPU = fused_attention_tpu, fused_attention_gpu
-both = pytest.mark.parametrize("kernels", [TPU, GPU], ids=["tpu", "gpu"], indirect=True)
+on_both_platforms = pytest.mark.parametrize(
+    "kernels", [TPU, GPU], ids=["tpu", "gpu"], indirect=True
+)
 
 
 @pytest.fixture
 def kernels(request, monkeypatch):
-    """Makes fused attention use the kernels of a platform here, in Pallas's interpreter."""
-    of = getattr(request, "param", TPU)
+    """Makes fused attention run the kernels of a platform in Pallas's interpreter."""
+    platform_kernels = getattr(request, "param", TPU)
     call = functools.partial(pallas.pallas_call, interpret=True)
-    monkeypatch.setattr(of.pl, "pallas_call", call)
-    monkeypatch.setattr(fused_attention, "by_platform", functools.partial(getattr, of))
-    return of
+    monkeypatch.setattr(platform_kernels.pl, "pallas_call", call)
+    monkeypatch.setattr(
+        fused_attention, "by_platform", functools.partial(getattr, platform_kernels)
+    )
+    return platform_kernels
 
 
 def patterns(keys):
@@ -81,7 +85,7 @@ def plain(q, k, v, intervals, bias, softcap=None):
     return attention.attend(q, k, v, intervals, bias, softcap)
 
 
-def pulled_back(attend, softcap, arrays, intervals, d_out):
+def output_and_gradients(attend, softcap, arrays, intervals, d_out):
     """Returns the output, and the gradients of queries, keys, values and bias."""
     call = lambda q, k, v, bias: attend(q, k, v, intervals, bias, softcap)[0]  # noqa: E731
     out, pull_back = jax.vjp(call, *arrays)
@@ -94,7 +98,7 @@ def compiled(attend, softcap=None, kernels=None):
 
     `kernels` is the platform of the kernels, which the fixture has chosen, or None.
     """
-    return jax.jit(functools.partial(pulled_back, attend, softcap))
+    return jax.jit(functools.partial(output_and_gradients, attend, softcap))
 
 
 SETTINGS = {  # platform, keys, heads, key heads, biased, softcap, the longest block
@@ -123,7 +127,9 @@ SLOW = (
     ],
     indirect=["kernels"],
 )
-def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, block, monkeypatch):
+def test_fused_attention_matches_plain_attention(
+    kernels, keys, heads, groups, biased, softcap, block, monkeypatch
+):
     monkeypatch.setattr(kernels, "BLOCK", block)
     names, intervals = patterns(keys)
     given, d_out = arrays(len(names), T, keys, heads, groups, biased)
@@ -131,22 +137,24 @@ def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, b
     program = compiled(fused_attention.attend, softcap, (kernels, block))
     fused = lambda d_out: jax.device_get(program(given, intervals, d_out))  # noqa: E731
 
-    seen = np.where(empty, 0, d_out)
-    out, gradients = fused(seen)
-    expected, expected_gradients = compiled(plain, softcap)(given, intervals, seen)
+    d_nonempty = np.where(empty, 0, d_out)
+    out, gradients = fused(d_nonempty)
+    expected, expected_gradients = compiled(plain, softcap)(given, intervals, d_nonempty)
     for row, pattern in enumerate(names):
-        there = np.where(empty[row], 0, expected[row])
-        np.testing.assert_allclose(out[row], there, atol=1e-5, err_msg=pattern)
-        for one, other in zip(gradients[:3], expected_gradients[:3]):
-            np.testing.assert_allclose(one[row], other[row], atol=1e-4, err_msg=pattern)
+        expected_row = np.where(empty[row], 0, expected[row])
+        np.testing.assert_allclose(out[row], expected_row, atol=1e-5, err_msg=pattern)
+        for gradient, expected_gradient in zip(gradients[:3], expected_gradients[:3]):
+            np.testing.assert_allclose(
+                gradient[row], expected_gradient[row], atol=1e-4, err_msg=pattern
+            )
     if biased:
         np.testing.assert_allclose(gradients[3], expected_gradients[3], atol=1e-3)
 
     # The second document's outputs do not depend on the first document.
     row = names.index("documents")
-    of_second = np.zeros_like(d_out)
-    of_second[row, 130:] = d_out[row, 130:]
-    _, (_, d_k, d_v, _) = fused(of_second)
+    d_second = np.zeros_like(d_out)
+    d_second[row, 130:] = d_out[row, 130:]
+    _, (_, d_k, d_v, _) = fused(d_second)
     for gradient in (d_k, d_v):
         assert not gradient[:, :130].any() and gradient[row, 130:].any()
 
@@ -157,8 +165,8 @@ def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, b
 
 
 @pytest.mark.slow
-@both
-def test_the_lse_has_a_gradient(kernels):
+@on_both_platforms
+def test_lse_gradient_matches_plain_attention(kernels):
     """The gradient is needed to merge the outputs over two sets of keys."""
     names, intervals = patterns(T)
     given, d_out = arrays(len(names), T, T, 2, 1, True)
@@ -171,20 +179,20 @@ def test_the_lse_has_a_gradient(kernels):
         bias = bias_at(bias, jnp.arange(T)[None], T)[0]
         return attention.attend(q, k, v, intervals, bias)
 
-    def pulled(attend):
+    def lse_and_gradients(attend):
         def call(q, k, v, bias):
             return attend(q, k, v, intervals, bias)
 
         (_, lse), pull_back = jax.vjp(call, *given)
         return lse, pull_back((np.where(empty[..., None, None], 0, d_out), d_lse))
 
-    lse, got = jax.jit(lambda: pulled(fused_attention.attend))()
-    expected_sum, expected = jax.jit(lambda: pulled(by_slots))()
-    there = ~np.broadcast_to(empty[:, None], lse.shape)
-    np.testing.assert_allclose(lse[there], expected_sum[there], atol=1e-5)
-    assert (lse[~there] < -1e10).all()
-    for one, other in zip(got, expected):
-        np.testing.assert_allclose(one, other, atol=1e-3)
+    lse, got = jax.jit(lambda: lse_and_gradients(fused_attention.attend))()
+    expected_sum, expected = jax.jit(lambda: lse_and_gradients(by_slots))()
+    has_keys = ~np.broadcast_to(empty[:, None], lse.shape)
+    np.testing.assert_allclose(lse[has_keys], expected_sum[has_keys], atol=1e-5)
+    assert (lse[~has_keys] < -1e10).all()
+    for gradient, expected_gradient in zip(got, expected):
+        np.testing.assert_allclose(gradient, expected_gradient, atol=1e-3)
 
 
 def on_the_mesh(given, intervals, d_out, kernels=None, **axes):
@@ -193,8 +201,8 @@ def on_the_mesh(given, intervals, d_out, kernels=None, **axes):
 
 
 @pytest.mark.slow
-@both
-def test_sharded_equals_whole(kernels):
+@on_both_platforms
+def test_sharded_attention_equals_unsharded(kernels):
     given, d_out = arrays(4, 50, 50, 4, 2, True)
     intervals = patterns(50)[1][:4, :, :50]
     whole = compiled(fused_attention.attend, kernels=kernels)(given, intervals, d_out)
@@ -209,7 +217,7 @@ def test_sharded_equals_whole(kernels):
     [(1, 2), (2, 2), (4, 1)],
     ids=["rows of no axis", "rows of one axis of two", "a key head of two devices"],
 )
-def test_what_a_mesh_does_not_divide_is_computed_more_than_once(kernels, rows, key_heads):
+def test_indivisible_rows_and_key_heads_are_replicated(kernels, rows, key_heads):
     given, d_out = arrays(rows, 50, 50, 4, key_heads, True)
     intervals = patterns(50)[1][:rows, :, :50]
     _, gradients = on_the_mesh(given, intervals, d_out, kernels)
@@ -219,9 +227,9 @@ def test_what_a_mesh_does_not_divide_is_computed_more_than_once(kernels, rows, k
 
 
 @pytest.mark.slow
-@both
+@on_both_platforms
 @pytest.mark.parametrize("keys", [512, 170], ids=["512 keys", "keys that it does not divide"])
-def test_queries_of_a_shard_of_slots_attend_to_all_keys(kernels, keys):
+def test_context_parallel_queries_attend_to_all_keys(kernels, keys):
     """T5's bias is by slot in the row, and documents span several shards."""
     given, d_out = arrays(2, 512, keys, 2, 1, keys == 512)
     slot = np.arange(512)
@@ -231,13 +239,15 @@ def test_queries_of_a_shard_of_slots_attend_to_all_keys(kernels, keys):
     mesh = {"data": 1, "fsdp": 2, "context": 4}
     out, gradients = on_the_mesh(given, intervals, d_out, kernels, **mesh)
     assert out.sharding.spec == jax.P("fsdp", "context")
-    expected, of_expected = compiled(plain)(given, intervals, d_out)
+    expected, expected_gradients = compiled(plain)(given, intervals, d_out)
     np.testing.assert_allclose(out, expected, atol=1e-5)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-3), gradients, of_expected)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, atol=1e-3), gradients, expected_gradients
+    )
 
 
 @pytest.mark.parametrize("slots", [64, 60], ids=["halves of 8", "shards of an odd number of slots"])
-def test_devices_of_a_row_attend_to_the_same_number_of_keys(slots, monkeypatch):
+def test_context_parallel_devices_share_causal_work_evenly(slots, monkeypatch):
     """Later causal queries attend to more keys, so devices exchange halves of their queries.
 
     Shards that cannot be halved are computed without an exchange.
@@ -249,8 +259,8 @@ def test_devices_of_a_row_attend_to_the_same_number_of_keys(slots, monkeypatch):
 
     def counted(softcap, q, k, v, intervals, bias):
         count = lambda device, keys: np.add.at(pairs, device, keys)  # noqa: E731
-        seen = (intervals[:, 1] - intervals[:, 0]).sum()
-        jax.debug.callback(count, jax.lax.axis_index("context"), seen)
+        num_keys = (intervals[:, 1] - intervals[:, 0]).sum()
+        jax.debug.callback(count, jax.lax.axis_index("context"), num_keys)
         return forward(softcap, q, k, v, intervals, bias)
 
     monkeypatch.setattr(attention, "forward", counted)
@@ -264,18 +274,18 @@ def test_devices_of_a_row_attend_to_the_same_number_of_keys(slots, monkeypatch):
         assert pairs[3] > 1.7 * pairs.mean()
 
 
-def test_heads_that_a_mesh_does_not_divide_are_refused():
+def test_heads_not_divisible_by_mesh_raise():
     given, d_out = arrays(4, 50, 50, 3, 3, False)
     with refuses(ValueError, "3", "2"):
         on_the_mesh(given, patterns(50)[1][:4, :, :50], d_out)
 
 
-@both
-def test_memory_grows_with_the_length_alone(kernels):
+@on_both_platforms
+def test_memory_is_linear_in_length(kernels):
     length = 2048
     shapes, d_out = jax.eval_shape(lambda: arrays(1, length, length, 1, 1, True))
     intervals = jax.ShapeDtypeStruct((1, 2, length), jnp.int32)
-    call = functools.partial(pulled_back, fused_attention.attend, None)
+    call = functools.partial(output_and_gradients, fused_attention.attend, None)
     traced = jax.make_jaxpr(call)(shapes, intervals, d_out)
     largest = max(x.aval.size for x in _variables(traced.jaxpr))
     assert length * D <= largest < length * length / 10
@@ -290,16 +300,21 @@ def _variables(jaxpr):
 
 
 @pytest.mark.parametrize("kernels", [GPU], ids=["gpu"], indirect=True)
-def test_no_kernel_chooses_between_two_python_numbers(kernels):
+def test_kernels_do_not_select_between_python_scalars(kernels):
     """Pallas's lowering to Triton gives Python numbers the type of the condition, which is bool.
 
     `jnp.where(x < 0, 0, 256)` is therefore 0 on a GPU, but not in the interpreter.
     """
     given, d_out = arrays(1, 40, 40, 1, 1, True)
     intervals = patterns(40)[1][:1, :, :40]
-    call = functools.partial(pulled_back, fused_attention.attend, 1.5)
+    call = functools.partial(output_and_gradients, fused_attention.attend, 1.5)
     equations = list(_equations(jax.make_jaxpr(call)(given, intervals, d_out).jaxpr))
-    chosen = [x for one in equations if one.primitive.name == "select_n" for x in one.invars[1:]]
+    chosen = [
+        x
+        for equation in equations
+        if equation.primitive.name == "select_n"
+        for x in equation.invars[1:]
+    ]
     assert chosen and not any(x.aval.weak_type for x in chosen)
 
 
@@ -310,11 +325,11 @@ def _equations(jaxpr):
             yield from _equations(inner)
 
 
-@both
-def test_every_product_accumulates_in_float32(kernels):
+@on_both_platforms
+def test_all_matmuls_accumulate_in_float32(kernels):
     (q, k, v, bias), d_out = arrays(1, 40, 40, 1, 1, True, jnp.bfloat16)
     intervals = patterns(40)[1][:1, :, :40]
-    call = functools.partial(pulled_back, fused_attention.attend, None)
+    call = functools.partial(output_and_gradients, fused_attention.attend, None)
     products = str(jax.make_jaxpr(call)((q, k, v, bias), intervals, d_out)).split("dot_general[")[
         1:
     ]
@@ -324,7 +339,7 @@ def test_every_product_accumulates_in_float32(kernels):
 
 
 @pytest.mark.slow
-@both
+@on_both_platforms
 def test_huge_scores_and_padding_stay_finite(kernels):
     (q, k, v, bias), d_out = arrays(4, 50, 50, 4, 2, True)
     intervals = patterns(50)[1][:4, :, :50]
@@ -334,7 +349,7 @@ def test_huge_scores_and_padding_stay_finite(kernels):
 
 
 @pytest.mark.slow
-def test_other_platforms_compute_plain_attention():
+def test_other_platforms_use_plain_attention():
     given, d_out = arrays(2, 40, 40, 2, 1, True)
     intervals = patterns(40)[1][:2, :, :40]
     got = compiled(fused_attention.attend)(given, intervals, d_out)
@@ -342,7 +357,7 @@ def test_other_platforms_compute_plain_attention():
 
 
 @pytest.mark.slow
-def test_a_gpu_has_triton_kernels():
+def test_gpus_use_triton_kernels():
     (shapes, d_out) = jax.eval_shape(lambda: arrays(1, 80, 80, 2, 1, True, jnp.bfloat16))
     intervals = jax.ShapeDtypeStruct((1, 2, 80), jnp.int32)
     traced = compiled(fused_attention.attend).trace(shapes, intervals, d_out)
@@ -351,7 +366,7 @@ def test_a_gpu_has_triton_kernels():
         assert f"attention_{kernel}" in program
 
 
-def test_heads_too_wide_for_kernels_are_computed_without():
+def test_heads_too_wide_for_kernels_use_plain_attention():
     """This also holds for a model that was trained on a TPU and runs on a GPU."""
 
     def program(width):
@@ -364,29 +379,28 @@ def test_heads_too_wide_for_kernels_are_computed_without():
 
 
 @pytest.mark.parametrize("differences", [255, 259])
-def test_a_bias_of_other_differences_is_refused(differences):
+def test_bias_with_wrong_number_of_differences_raises(differences):
     (q, k, v, _), _ = arrays(1, 40, 40, 2, 2, False)
     with refuses(ValueError, differences, 257):
         fused_attention.attend(q, k, v, patterns(40)[1][:1, :, :40], jnp.zeros((2, differences)))
 
 
 @pytest.mark.slow
-def test_rotations_with_slots_last_are_the_same():
+def test_rotary_with_slots_last_is_identical():
     x = jax.random.normal(jax.random.key(0), (2, 5, 3, 8), jnp.bfloat16)
     rotation = rotation_of(jnp.array([[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]]), 8, 100.0)
     (rotated, back), (got, got_back) = (
-        jax.vjp(lambda x, of=of: of(x, rotation), x) for of in (rotate, rotate_slots_last)
+        jax.vjp(lambda x, rotate_x=rotate_x: rotate_x(x, rotation), x)
+        for rotate_x in (rotate, rotate_slots_last)
     )
     assert (rotated != x).any()
     np.testing.assert_array_equal(got, rotated)
-    np.testing.assert_array_equal(*(of(rotated)[0] for of in (got_back, back)))
+    np.testing.assert_array_equal(*(pull_back(rotated)[0] for pull_back in (got_back, back)))
 
 
 @pytest.mark.parametrize("slots_last", [False, True])
 @pytest.mark.parametrize("joined", ["columns", "inputs"])
-def test_products_of_heads_are_the_same_on_tpus_with_whole_gradients(
-    joined, slots_last, monkeypatch
-):
+def test_head_projections_match_between_cpu_and_tpu_paths(joined, slots_last, monkeypatch):
     keys = jax.random.split(jax.random.key(0), 2)
     shape, axes = ((8, 2, 4), 1) if joined == "columns" else ((2, 4, 8), 2)
     x = jax.random.normal(keys[0], (3, 5, *shape[:axes]))
@@ -408,7 +422,7 @@ def test_products_of_heads_are_the_same_on_tpus_with_whole_gradients(
 
 
 @pytest.mark.parametrize("layout", ["slots last", "as they come", "apart"])
-def test_a_bias_by_heads_and_its_gradient_are_the_same_on_tpus(layout, monkeypatch):
+def test_head_bias_and_gradient_match_between_cpu_and_tpu_paths(layout, monkeypatch):
     keys = jax.random.split(jax.random.key(0), 3)
     x, kernel = jax.random.normal(keys[0], (2, 5, 8)), jax.random.normal(keys[1], (8, 3, 4))
     bias = jax.random.normal(keys[2], (3, 4))
@@ -430,7 +444,7 @@ def test_a_bias_by_heads_and_its_gradient_are_the_same_on_tpus(layout, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [dict(biases=True), dict(qk_norm=True), {}], ids=str)
-def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
+def test_attention_with_slots_last_is_equal(settings, monkeypatch):
     """TPUs use this layout. Plain attention replaces the kernels here."""
     model = build("decoder", attention="fused", positions="rotary", **settings)
     batch = batch_for("decoder")
@@ -438,11 +452,11 @@ def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
     expected = loss_and_gradients(model, params, batch)
     monkeypatch.setattr(fused_attention, "platform", lambda: "tpu")
     monkeypatch.setattr(linear, "platform", lambda: "tpu")
-    other = build("decoder", attention="fused", positions="rotary", **settings)
-    assert_close(loss_and_gradients(other, params, batch), expected, atol=1e-4)
+    slots_last = build("decoder", attention="fused", positions="rotary", **settings)
+    assert_close(loss_and_gradients(slots_last, params, batch), expected, atol=1e-4)
 
 
-def test_rows_are_padded_on_tpus_where_it_is_an_eighth_or_less(monkeypatch):
+def test_tpu_rows_are_padded_by_at_most_one_eighth(monkeypatch):
     assert fused_attention.padding(114) == 0
     monkeypatch.setattr(fused_attention, "platform", lambda: "tpu")
     assert [fused_attention.padding(n) for n in (113, 114, 128, 500, 520)] == [0, 14, 0, 12, 0]
@@ -451,7 +465,7 @@ def test_rows_are_padded_on_tpus_where_it_is_an_eighth_or_less(monkeypatch):
 
 
 @pytest.mark.parametrize("context", [2, 3])
-def test_rows_whose_slots_a_mesh_shards_are_not_padded(context, monkeypatch):
+def test_padding_keeps_context_shards_divisible(context, monkeypatch):
     """Three devices share 126 slots, and could not share 128. They divide neither 122 nor 128."""
     monkeypatch.setattr(fused_attention, "platform", lambda: "tpu")
     with placed_on(make_mesh(data=1, context=context, devices=jax.devices()[:context])):
@@ -469,7 +483,7 @@ PADDED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PADDED)
-def test_rows_padded_before_the_first_layer_are_the_same(name, monkeypatch):
+def test_row_padding_keeps_states_gradients_and_routing(name, monkeypatch):
     """As on TPUs, padding changes neither the states of real slots, nor gradients, nor routing."""
     layout, settings = PADDED[name]
     model, batch = build(layout, attention="fused", **settings), batch_for(layout)
@@ -489,11 +503,11 @@ def test_rows_padded_before_the_first_layer_are_the_same(name, monkeypatch):
     expected, lengths = gradients(), []
     embed_tokens = transformer.embed_tokens
 
-    def noted(module, table, tokens):
+    def embed_and_record(module, table, tokens):
         lengths.append(tokens.shape[1])
         return embed_tokens(module, table, tokens)
 
-    monkeypatch.setattr(transformer, "embed_tokens", noted)
+    monkeypatch.setattr(transformer, "embed_tokens", embed_and_record)
     padding = MECHANISMS["fused"]._replace(padding={8: 5, 10: 3}.__getitem__)
     monkeypatch.setitem(MECHANISMS, "fused", padding)
     assert_close(gradients(), expected, atol=1e-4)
@@ -501,7 +515,7 @@ def test_rows_padded_before_the_first_layer_are_the_same(name, monkeypatch):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_dropout_of_values_with_slots_last(shared):
+def test_dropout_with_slots_last(shared):
     """Dropout has a factor for each number or, as in T5, one factor for each token of a head."""
     x = jnp.ones((2, 5, 3, 4))
     module = _Dropout(Config(8, 0, 1, (), 12, 3, 4, 8, dropout_rate=0.5, dropout_shared=shared))
@@ -519,7 +533,7 @@ class _Dropout(nn.Module):
         return linear.on_slots_last(lambda x: linear.dropout(self, x, over=1), x_BxTxHxd)
 
 
-def test_products_with_slots_last_are_the_same_and_are_saved_so():
+def test_projections_with_slots_last_are_equal_and_saved_in_that_layout():
     x = jax.random.normal(jax.random.key(0), (2, 5, 8))
     kernel = jax.random.normal(jax.random.key(1), (8, 3, 4))
     outs, gradients, saved = [], [], []
@@ -539,7 +553,7 @@ def test_products_with_slots_last_are_the_same_and_are_saved_so():
     assert saved[1] - saved[0] == {(12, 10)} and saved[0] - saved[1] == {(10, 12)}
 
 
-def test_gradients_by_heads_are_whole_products_on_tpus(monkeypatch):
+def test_head_gradients_are_single_matmuls_on_tpus(monkeypatch):
     x = jax.random.normal(jax.random.key(0), (10, 8))
     kernel = jax.random.normal(jax.random.key(1), (8, 3, 4))
     traces, gradients = [], []
@@ -552,13 +566,13 @@ def test_gradients_by_heads_are_whole_products_on_tpus(monkeypatch):
     np.testing.assert_array_equal(*gradients)
 
 
-# --- in a model -----------------------------------------------------------------------------------
+# --- models with fused attention ------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("layout", ["encoder_decoder", "decoder", "rotary decoder"])
-def test_a_model_with_fused_attention_is_the_same(layout, platform, kernels, monkeypatch):
+def test_model_with_fused_attention_matches_plain(layout, platform, kernels, monkeypatch):
     """In T5 with relative positions in every layer, cross-attention has no bias.
 
     On TPUs, arrays have slots last if possible.
@@ -577,7 +591,7 @@ def test_a_model_with_fused_attention_is_the_same(layout, platform, kernels, mon
 
 
 @pytest.mark.slow
-def test_a_model_trained_with_kernels_decodes_without():
+def test_fused_model_decodes_without_kernels():
     settings = {"positions": "relative", "scan_layers": False}
     plain, fused = build("decoder", **settings), build("decoder", **settings, attention="fused")
     batch = make_batch()
@@ -599,7 +613,7 @@ def test_a_model_trained_with_kernels_decodes_without():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])  # this policy saves outputs with slots last
-def test_rematerialization_runs_no_kernel_twice(kernels, platform, monkeypatch):
+def test_minimal_rematerialization_repeats_no_kernel(kernels, platform, monkeypatch):
     monkeypatch.setattr(fused_attention, "platform", lambda: platform)
 
     def kernels(policy):
@@ -612,7 +626,7 @@ def test_rematerialization_runs_no_kernel_twice(kernels, platform, monkeypatch):
     assert kernels("minimal") == kernels("none") == 3
 
 
-def test_what_is_saved_of_kernels_is_not_rounded_again(kernels):
+def test_saved_kernel_outputs_are_not_rounded_again(kernels):
     (q, k, v, _), _ = arrays(1, 8, 8, 2, 2, False, jnp.bfloat16)
     intervals = np.array([[[0] * 8, [8] * 8]], np.int32)
 

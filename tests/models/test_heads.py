@@ -52,7 +52,7 @@ def test_heads_by_hand(name, inner, activation, outer):
     np.testing.assert_allclose(half, expected, atol=0.1)
 
 
-def test_the_logit_scale_starts_as_in_clip_and_stays_below_100():
+def test_logit_scale_starts_as_in_clip_and_is_capped_at_100():
     head = LogitScale()
     start = nn.unbox(head.init(jax.random.key(0), HIDDEN))
     np.testing.assert_allclose(head.apply(start, HIDDEN), 1 / 0.07, rtol=1e-6)
@@ -64,7 +64,7 @@ def test_the_logit_scale_starts_as_in_clip_and_stays_below_100():
 
 
 @pytest.mark.parametrize("build", [nn.Dense(2), "dense"])
-def test_a_head_of_a_user_is_built_by_a_function(build):
+def test_add_head_rejects_builds_that_are_not_functions(build):
     with refuses(ValueError, "mine", "lambda"):
         add_head("mine", build)
     assert "mine" not in HEADS

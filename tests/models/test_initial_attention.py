@@ -14,17 +14,19 @@ from tests.refusals import refuses
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 
 
-def test_each_head_prefers_a_near_key_of_its_own():
+def test_each_head_prefers_a_different_near_key():
     """The first two heads prefer the keys next to the query, the next heads two slots away."""
-    both = local_biases(4, 3.0, True)[:, relative_position_buckets(np.arange(-9, 10), True)]
-    np.testing.assert_array_equal(both.argmax(1) - 9, [-1, 1, -2, 2])
+    bidirectional = local_biases(4, 3.0, True)[
+        :, relative_position_buckets(np.arange(-9, 10), True)
+    ]
+    np.testing.assert_array_equal(bidirectional.argmax(1) - 9, [-1, 1, -2, 2])
     # Heads that prefer distances -1 and -2, at the distances -2, -1, 0, 1 and 2.
-    np.testing.assert_allclose(both[0, 7:12], [-3, 0, -3, -6, -8])
-    np.testing.assert_allclose(both[2, 7:12], [0, -0.75, -1.5, -2.25, -3])
-    before = local_biases(4, 3.0, False)[:, relative_position_buckets(np.arange(-9, 1), False)]
-    np.testing.assert_array_equal(before.argmax(1) - 9, [-1, -2, -3, -4])
+    np.testing.assert_allclose(bidirectional[0, 7:12], [-3, 0, -3, -6, -8])
+    np.testing.assert_allclose(bidirectional[2, 7:12], [0, -0.75, -1.5, -2.25, -3])
+    causal = local_biases(4, 3.0, False)[:, relative_position_buckets(np.arange(-9, 1), False)]
+    np.testing.assert_array_equal(causal.argmax(1) - 9, [-1, -2, -3, -4])
     # the penalty is small enough for training to recover any key
-    assert both.min() == before.min() == -8
+    assert bidirectional.min() == causal.min() == -8
 
 
 def start(scan_layers=True, **settings):
@@ -54,7 +56,7 @@ def by_path(params):
     [{"positions": "relative", "attention_scale": 1.0}, {"init_stddev": 0.02}],
     ids=["T5's weights", "of one deviation"],
 )
-def test_keys_of_cross_attention_begin_with_the_weights_of_queries(scan_layers, settings):
+def test_init_matching_gives_cross_attention_keys_query_weights(scan_layers, settings):
     """The score of a token with itself is then the largest score for weights of this size."""
     plain, matching = (
         by_path(start(scan_layers, init_matching=on, **settings)) for on in (False, True)
@@ -72,7 +74,7 @@ def test_keys_of_cross_attention_begin_with_the_weights_of_queries(scan_layers, 
 
 
 @pytest.mark.slow
-def test_relative_biases_begin_with_near_keys():
+def test_init_locality_adds_local_biases():
     plain, local = (by_path(start(positions="relative", init_locality=s)) for s in (0.0, 2.0))
     for path, x in local.items():
         added = 0.0
@@ -98,23 +100,23 @@ def test_relative_biases_begin_with_near_keys():
         ),
     ],
 )
-def test_invalid_settings_are_refused(settings, values):
+def test_invalid_settings_raise(settings, values):
     with refuses(ValueError, *values):
         models.encoder_decoder(64, **(SHAPE | {"positions": "relative"} | settings))
 
 
 @pytest.mark.parametrize("preset", ["t5_1_1_small", "bart_tiny", "umt5_base", "switch_tiny"])
-def test_a_preset_named_after_the_quickstart_begins_as_published(preset):
+def test_preset_after_quickstart_uses_published_initialization(preset):
     """Unlike the quickstart's model, such a preset starts with the published initialization."""
     ours, published = (
-        read_run(["runs/quickstart.gin", *more], []).model(512).config
-        for more in ([], [f"models/{preset}.gin"])
+        read_run(["runs/quickstart.gin", *presets], []).model(512).config
+        for presets in ([], [f"models/{preset}.gin"])
     )
     assert ours.init_locality and ours.init_matching
     assert not published.init_locality and not published.init_matching
 
 
-def test_a_model_is_exported_however_it_began():
+def test_quickstart_model_can_be_exported():
     """The quickstart's model is a T5 1.1 and is exported to Hugging Face and to T5X."""
     model = read_run(["runs/quickstart.gin"], []).model(512)
     assert hugging_face.family_of(model.config).model_type == "t5"

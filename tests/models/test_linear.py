@@ -26,7 +26,7 @@ class _Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("slots, scales_weights", [(1, False), (20, True)])
-def test_the_scale_multiplies_weights_or_the_result_of_few_slots(slots, scales_weights):
+def test_scale_multiplies_weights_or_output_of_few_slots(slots, scales_weights):
     config = Config(8, 0, 1, (), INPUTS, HEADS, WIDTH, 8, biases=True)
     x = jax.random.normal(jax.random.key(0), (2, slots, INPUTS))
     params = nn.unbox(_Scaled(config, 1.0).init(jax.random.key(1), x))
@@ -48,7 +48,7 @@ def _bfloat16_operands(rows, inputs, outputs):
 
 
 @pytest.mark.parametrize("rows, inputs, outputs", [(6, 16, 40), (6, 40, 16), (7, 16, 40)])
-def test_a_bfloat16_product_and_its_gradients_equal_float32(rows, inputs, outputs):
+def test_bfloat16_product_and_gradients_match_float32(rows, inputs, outputs):
     operands = _bfloat16_operands(rows=rows, inputs=inputs, outputs=outputs)
     weights = jax.random.normal(jax.random.key(1), (rows, outputs), jnp.bfloat16)
 
@@ -64,7 +64,7 @@ def test_a_bfloat16_product_and_its_gradients_equal_float32(rows, inputs, output
         np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=0.01, atol=0.05)
 
 
-def test_a_bfloat16_product_may_be_transposed():
+def test_bfloat16_product_can_be_transposed():
     """XLA folds transpositions into products, but has no such product for bfloat16."""
     x, kernel = _bfloat16_operands(rows=64, inputs=64, outputs=96)
 
@@ -78,7 +78,7 @@ def test_a_bfloat16_product_may_be_transposed():
     assert shapes == [(96, 64), (64, 64), (96, 64)]
 
 
-def test_bfloat16_products_accumulate_in_float32_and_are_not_computed_again():
+def test_bfloat16_products_accumulate_in_float32_without_recomputation():
     x, kernel = _bfloat16_operands(rows=64, inputs=64, outputs=96)
 
     @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])

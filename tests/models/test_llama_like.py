@@ -34,23 +34,27 @@ def has_tensor(name: str) -> bool:
     return name == "lm_head.weight"
 
 
-def test_renamed_fields_are_read_as_those_of_llama(family):
-    own = Fields({RENAMED.get(name, name): value for name, value in LLAMA_FIELDS.items()})
-    settings = family.settings(own, has_tensor)
+def test_renamed_fields_read_like_llama(family):
+    renamed_fields = Fields(
+        {RENAMED.get(name, name): value for name, value in LLAMA_FIELDS.items()}
+    )
+    settings = family.settings(renamed_fields, has_tensor)
     assert settings == LLAMA.settings(Fields(LLAMA_FIELDS), has_tensor)
     assert (settings["emb_dim"], settings["mlp_dim"], settings["num_kv_heads"]) == (8, 16, 2)
-    assert set(RENAMED.values()) <= own.read
+    assert set(RENAMED.values()) <= renamed_fields.read
 
 
-def test_a_field_under_the_name_of_llama_is_not_read(family):
+def test_llama_names_of_renamed_fields_raise(family):
     with refuses(KeyError, "hidden_size"):
         family.settings(Fields(LLAMA_FIELDS), has_tensor)
 
 
-def test_renamed_fields_are_written_under_their_own_names(family):
+def test_renamed_fields_are_written_under_new_names(family):
     settings = LLAMA.settings(Fields(LLAMA_FIELDS), has_tensor)
     config = builders.decoder(32, **settings).config
     written = family.config(config)
     assert not RENAMED.keys() & written.keys()
-    usual = {own: name for name, own in RENAMED.items()}
-    assert {usual.get(name, name): value for name, value in written.items()} == LLAMA.config(config)
+    llama_names = {renamed: name for name, renamed in RENAMED.items()}
+    assert {llama_names.get(name, name): value for name, value in written.items()} == LLAMA.config(
+        config
+    )

@@ -14,10 +14,10 @@ LENGTHS = (5, 3)  # lengths of the documents of a row
 
 
 def merged(**settings):
-    usual = dict(
+    defaults = dict(
         positions="rotary", merged_attention=True, rotate_encoded=True, attention_scale=None
     )
-    return build("encoder_decoder", **(usual | settings))
+    return build("encoder_decoder", **(defaults | settings))
 
 
 def noised_batch(size=2):
@@ -61,21 +61,21 @@ def rotated(x_TxHxd, positions):
     return np.concatenate(turned, -1)
 
 
-def decoder_layer(params, x, encoded, positions, encoder_positions, seen):
+def decoder_layer(params, x, encoded, positions, encoder_positions, visible):
     """Applies a decoder layer.
 
-    `seen` bool[T, T + S] has the keys of the decoder, then of the encoder.
+    `visible` bool[T, T + S] has the keys of the decoder, then of the encoder.
     """
     p = params["self_attention"]
     scale = params["self_attention_norm"]["scale"]
-    both = np.concatenate([normed(x, scale), encoded])
-    place = np.concatenate([positions, encoder_positions])
-    q = rotated(np.einsum("te,ehd->thd", both[: len(x)], p["query"]), positions) / 8**0.5
-    k = rotated(np.einsum("te,ehd->thd", both, p["key"]), place)
-    scores = np.where(seen, np.einsum("thd,shd->hts", q, k), -np.inf)
+    keys_and_values = np.concatenate([normed(x, scale), encoded])
+    key_positions = np.concatenate([positions, encoder_positions])
+    q = rotated(np.einsum("te,ehd->thd", keys_and_values[: len(x)], p["query"]), positions) / 8**0.5
+    k = rotated(np.einsum("te,ehd->thd", keys_and_values, p["key"]), key_positions)
+    scores = np.where(visible, np.einsum("thd,shd->hts", q, k), -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
-    values = np.einsum("te,ehd->thd", both, p["value"])
+    values = np.einsum("te,ehd->thd", keys_and_values, p["value"])
     x = x + np.einsum("hts,shd,hde->te", weights, values, p["out"])
     y = normed(x, params["mlp_norm"]["scale"])
     gate = np.asarray(jax.nn.gelu(y @ params["mlp"]["wi_0"]))
@@ -84,14 +84,14 @@ def decoder_layer(params, x, encoded, positions, encoder_positions, seen):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"attention": "fused"}], ids=["plain", "fused"])
-def test_a_layer_is_one_softmax_over_the_encoder_and_the_block(settings):
+def test_merged_layer_matches_numpy(settings):
     """The first block of a document attends to no keys of the encoder."""
     model, batch = merged(scan_layers=False, **settings), numbered(noised_batch())
     params = jax.tree.map(np.asarray, init(model, batch))
-    of_encoder = {name: x for name, x in batch.items() if name.startswith("encoder")}
-    encoded = np.asarray(model.apply(params, of_encoder).hidden["top"][0])
+    encoder_features = {name: x for name, x in batch.items() if name.startswith("encoder")}
+    encoded = np.asarray(model.apply(params, encoder_features).hidden["top"][0])
     got = jax.jit(lambda batch: model.apply(params, batch).hidden["top"])(batch)[0]
-    own, cross = (mask(batch[f"{x}_key_intervals"][0], 8) for x in ("decoder", "cross"))
+    own_block, cross = (mask(batch[f"{x}_key_intervals"][0], 8) for x in ("decoder", "cross"))
     assert not cross[0].any() and cross[7].any()
     x = decoder_layer(
         params["decoder"]["layers_0"],
@@ -99,14 +99,14 @@ def test_a_layer_is_one_softmax_over_the_encoder_and_the_block(settings):
         encoded,
         batch["decoder_positions"][0],
         batch["encoder_positions"][0],
-        np.concatenate([own, cross], 1),
+        np.concatenate([own_block, cross], 1),
     )
     expected = normed(x, params["decoder"]["final_norm"]["scale"])
     np.testing.assert_allclose(got, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_noised_block_depends_on_itself_and_on_the_text_before_it():
+def test_noised_block_depends_only_on_itself_and_earlier_text():
     """This is tested by the gradient through two layers of each stack."""
     model, batch = merged(layers=2), numbered(noised_batch())
     params = init(model, batch)
@@ -123,7 +123,7 @@ def test_a_noised_block_depends_on_itself_and_on_the_text_before_it():
 
 
 @pytest.mark.slow
-def test_tokens_that_continue_cached_ones_are_as_in_one_pass():
+def test_prefill_and_extend_equal_full_pass():
     model = merged(layers=2, scan_layers=False, num_kv_heads=2)
     batch = make_batch(PACKED_CAUSAL, "packed")
     params = init(model, batch)
@@ -135,23 +135,26 @@ def test_tokens_that_continue_cached_ones_are_as_in_one_pass():
     @jax.jit
     def in_two(first, rest):
         outputs, cache = model.prefill(params, first, 8)
-        more, _ = model.extend(params, cache, rest)
-        return jnp.concatenate([outputs.hidden["top"], more.hidden["top"]], 1)
+        extended, _ = model.extend(params, cache, rest)
+        return jnp.concatenate([outputs.hidden["top"], extended.hidden["top"]], 1)
 
     np.testing.assert_allclose(in_two(first, rest), whole, atol=2e-6)
 
 
-def test_there_are_no_parameters_and_no_products_of_a_cross_attention():
-    one, other = merged(), merged(merged_attention=False, rotate_encoded=False)
-    layers = [init(model, make_batch(cross="whole"))["decoder"]["layers"] for model in (one, other)]
+def test_merged_attention_has_no_cross_attention_parameters_or_flops():
+    merged_model, separate_model = merged(), merged(merged_attention=False, rotate_encoded=False)
+    layers = [
+        init(model, make_batch(cross="whole"))["decoder"]["layers"]
+        for model in (merged_model, separate_model)
+    ]
     names = {"cross_attention", "cross_attention_norm"}
     assert layers[1].keys() - layers[0].keys() == names
     lengths = {"encoder": 10, "decoder": 8, "predict": 0}
     queries_and_outputs = 2 * 2 * 8 * SHAPE["emb_dim"] * SHAPE["num_heads"] * SHAPE["head_dim"]
-    assert other.flops(lengths) - one.flops(lengths) == queries_and_outputs
+    assert separate_model.flops(lengths) - merged_model.flops(lengths) == queries_and_outputs
 
 
-def test_attention_that_cannot_be_merged_is_refused():
+def test_invalid_merged_attention_settings_raise():
     with refuses(ValueError, "rotate_encoded", "rotary"):
         merged(positions="relative")
     with refuses(ValueError, "rotate_encoded", "merged_attention"):

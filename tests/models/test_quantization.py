@@ -48,20 +48,20 @@ def flat(tree):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout, kind", CASES)
-def test_products_with_weights_and_their_gradients_are_quantized_and_no_other(layout, kind):
+def test_only_weight_products_and_their_gradients_are_quantized(layout, kind):
     step, params, batch = trained(layout, quantization=kind)
     program = step.lower(params, batch).as_text()
     products = re.findall(r"stablehlo\.dot_general.*?: \((.*?)\) ->", program)
-    eight = [operands for operands in products if NAMES[kind] in operands]
-    assert all(operands.count(NAMES[kind]) == 2 for operands in eight)
-    assert len(eight) == 3 * PRODUCTS[layout]
+    quantized = [operands for operands in products if NAMES[kind] in operands]
+    assert all(operands.count(NAMES[kind]) == 2 for operands in quantized)
+    assert len(quantized) == 3 * PRODUCTS[layout]
     plain = trained(layout)[0].lower(params, batch).as_text()
     assert NAMES[kind] + ">" not in plain
     assert len(products) == len(re.findall(r"stablehlo\.dot_general", plain))
 
 
 @pytest.mark.slow
-def test_scanned_weights_may_have_the_shape_of_others_and_of_what_they_multiply():
+def test_scanned_weights_of_equal_shapes_are_quantized():
     """Queries, keys, values and outputs are [16, 16] each; `wo` and its inputs are [32, 16]."""
     batch = {name: np.repeat(x, 4, axis=0) for name, x in batch_for("decoder").items()}
     sizes = dict(head_dim=4, num_kv_heads=4, mlp_dim=32)
@@ -74,20 +74,21 @@ def test_scanned_weights_may_have_the_shape_of_others_and_of_what_they_multiply(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout, kind", CASES)
-def test_loss_and_gradients_are_near_those_of_whole_numbers(layout, kind):
+def test_quantized_loss_and_gradients_are_close_to_exact(layout, kind):
     exact, params, batch = trained(layout)
-    step, own, _ = trained(layout, quantization=kind)
-    jax.tree.map(np.testing.assert_array_equal, params, own)
-    (loss, gradient), (near, near_gradient) = exact(params, batch), step(params, batch)
-    np.testing.assert_allclose(near, loss, rtol=0.02)
-    assert near != loss
-    a, b = flat(gradient), flat(near_gradient)
+    step, quantized_params, _ = trained(layout, quantization=kind)
+    jax.tree.map(np.testing.assert_array_equal, params, quantized_params)
+    loss, gradient = exact(params, batch)
+    quantized_loss, quantized_gradient = step(params, batch)
+    np.testing.assert_allclose(quantized_loss, loss, rtol=0.02)
+    assert quantized_loss != loss
+    a, b = flat(gradient), flat(quantized_gradient)
     assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) > 0.99
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_decodes_with_a_cache_what_it_computes_without_one(kind):
+def test_quantized_decoding_with_cache_matches_full_pass(kind):
     model, batch = build("decoder", quantization=kind, scan_layers=False), make_batch()
     params = nn.unbox(model.init(jax.random.key(0), batch))
     # Each token has a separate scale. One ulp can change how a number is rounded.
@@ -100,7 +101,7 @@ def test_decodes_with_a_cache_what_it_computes_without_one(kind):
 
 
 @pytest.mark.slow
-def test_sharded_parameters_give_the_same_loss():
+def test_sharded_quantized_loss_equals_unsharded():
     step, params, batch = trained("decoder", quantization="int8")
     alone, _ = step(params, batch)
     mesh = make_mesh(data=1, fsdp=2, tensor=2, devices=jax.devices()[:4])
@@ -111,8 +112,8 @@ def test_sharded_parameters_give_the_same_loss():
     np.testing.assert_allclose(sharded, alone, rtol=1e-3)
 
 
-def test_says_what_to_install(monkeypatch):
+def test_missing_qwix_names_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "qwix", None)
-    with pytest.raises(ModuleNotFoundError) as refused:
+    with pytest.raises(ModuleNotFoundError) as caught:
         build("decoder", vocab_size=65, quantization="int8")
-    assert "pip install -e '.[quantized]'" in missing_package_message(refused.value)
+    assert "pip install -e '.[quantized]'" in missing_package_message(caught.value)

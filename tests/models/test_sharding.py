@@ -21,12 +21,12 @@ from pretrax.training.devices.mesh import RULES, make_mesh, placed_on
         ((None, "embed"), (8, 3), P(None, None)),
     ],
 )
-def test_an_array_is_sharded_by_the_mesh_axes_that_divide_it(names, shape, expected):
+def test_arrays_are_sharded_by_mesh_axes_that_divide_them(names, shape, expected):
     mesh = make_mesh(data=1, fsdp=2, expert=2, tensor=2)
     assert spec_of(names, shape, mesh, RULES) == expected
 
 
-def test_devices_that_share_rows_have_their_slots_and_parameters_in_shards():
+def test_context_axis_shards_slots_and_parameters():
     mesh = make_mesh(data=1, fsdp=2, expert=2, context=2)
     assert spec_of(("batch", "length", None), (4, 6, 8), mesh, RULES) == P(
         ("fsdp", "expert"), "context", None
@@ -35,11 +35,11 @@ def test_devices_that_share_rows_have_their_slots_and_parameters_in_shards():
     assert spec_of(("experts", "embed"), (4, 8), mesh, RULES) == P("expert", ("fsdp", "context"))
 
 
-def test_without_rules_nothing_is_sharded():
+def test_nothing_is_sharded_without_rules():
     assert spec_of(("embed", "mlp"), (64, 8), make_mesh(data=8)) == P(None, None)
 
 
-def test_the_number_of_shards_of_an_axis():
+def test_num_shards_of_an_axis():
     with placed_on(make_mesh(data=2, fsdp=2, tensor=2)):
         assert [num_shards("batch", size) for size in (8, 6, 5)] == [4, 2, 1]
         assert num_shards("length", 8) == 1
@@ -47,7 +47,7 @@ def test_the_number_of_shards_of_an_axis():
         assert num_shards("batch", 8) == 1
 
 
-def test_products_with_slots_last_leave_slots_on_their_devices():
+def test_projection_with_slots_last_works_with_context_shards():
     """Slots that a mesh shards are not joined with rows."""
     x, kernel = np.ones((2, 8, 3), np.float32), np.arange(15.0, dtype=np.float32).reshape(3, 5)
     for mesh in (make_mesh(data=1, devices=jax.devices()[:1]), make_mesh(data=2, context=4)):

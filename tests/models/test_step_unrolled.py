@@ -46,7 +46,7 @@ def trained():
     return model, encoder, params, BATCH | {"encoder_input_tokens": read}
 
 
-def test_the_second_pass_reads_samples_at_the_slots_of_labels():
+def test_second_pass_reads_samples_at_label_slots():
     model, encoder, params, second = trained()
     hidden = model.apply(params, BATCH).hidden
     for name, batch in (("top", BATCH), ("unrolled", second)):
@@ -56,7 +56,7 @@ def test_the_second_pass_reads_samples_at_the_slots_of_labels():
     assert set(model.apply(params, alone).hidden) == {"top"}
 
 
-def test_the_loss_is_that_of_a_public_reimplementation():
+def test_loss_matches_public_reimplementation():
     """`loss_fn` of vvvm23/sundae at ebc8ba95 (`main.py`); no code of the authors was found."""
     labels = np.int32([[5, 3, 8, 2], [7, 6, 4, 3]])
     batch = {
@@ -71,7 +71,7 @@ def test_the_loss_is_that_of_a_public_reimplementation():
 
 
 @pytest.mark.slow
-def test_the_loss_is_the_mean_of_both_passes_without_a_gradient_through_samples():
+def test_loss_is_mean_of_both_passes_without_gradient_through_samples():
     model, encoder, params, second = trained()
     objective = unrolled_denoising(IDS)
 

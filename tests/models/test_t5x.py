@@ -28,15 +28,15 @@ QUERY = "encoder.layers_0.attention.query.kernel"
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def written_checkpoint(tmp_path_factory):
     """Returns kind -> a checkpoint of `random_params`. Tests copy it before they damage it."""
     root = tmp_path_factory.mktemp("t5x")
     return functools.cache(lambda kind: write(root / kind, as_t5x(kind, random_params(kind))))
 
 
 @pytest.fixture
-def broken(tmp_path, written):
-    return shutil.copytree(written("t5_1_1"), tmp_path / "broken")
+def damaged_checkpoint(tmp_path, written_checkpoint):
+    return shutil.copytree(written_checkpoint("t5_1_1"), tmp_path / "broken")
 
 
 def read(directory, model, **settings):
@@ -45,22 +45,22 @@ def read(directory, model, **settings):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_parameters_equal_the_written_ones(kind, written):
-    got = read(written(kind), build(kind, scan_layers=False))
+def test_read_parameters_equal_written_parameters(kind, written_checkpoint):
+    got = read(written_checkpoint(kind), build(kind, scan_layers=False))
     assert_equal(got, random_params(kind))
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(got))
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["t5_1_1", "t5_1_0"])
-def test_logits_match_a_model_set_directly(kind, written):
+def test_logits_match_directly_set_parameters(kind, written_checkpoint):
     @functools.partial(jax.jit, static_argnums=0)
     def logits(model, params):
         outputs = model.apply(params, batch())
         return outputs.head("vocabulary", outputs.hidden["top"])
 
     scanned = build(kind)
-    params = read(written(kind), scanned)
+    params = read(written_checkpoint(kind), scanned)
     assert params["decoder"]["layers"]["cross_attention"]["out"].shape == (DECODER, 3, 4, 16)
     expected = logits(build(kind, scan_layers=False), random_params(kind))
     assert np.std(expected) > 0.1
@@ -68,7 +68,7 @@ def test_logits_match_a_model_set_directly(kind, written):
 
 
 @pytest.mark.slow
-def test_older_specs_and_parameters_at_the_top(tmp_path):
+def test_older_specs_and_top_level_parameters_are_read(tmp_path):
     target = as_t5x("t5_1_0", random_params("t5_1_0"))
     model = build("t5_1_0", scan_layers=False)
     for directory in (
@@ -90,7 +90,7 @@ def test_bfloat16_is_read_exactly(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_optimizer_state_is_not_read(tmp_path):
+def test_optimizer_state_is_not_read(tmp_path):
     """Its folders may be left out of a download."""
     directory = write(tmp_path / "a", as_t5x("t5_1_1", random_params("t5_1_1")))
     contents = serialization.msgpack_restore((directory / "checkpoint").read_bytes())
@@ -101,20 +101,20 @@ def test_the_optimizer_state_is_not_read(tmp_path):
     assert "token_embedder.embedding" in open_t5x(str(directory)).names
 
 
-def test_one_tensor_at_a_time(written):
+def test_tensors_are_read_lazily_one_at_a_time(written_checkpoint):
     """A tensor is read only on request, and everything is checked before the first read."""
-    source = open_t5x(str(written("t5_1_1")))
-    seen = []
+    source = open_t5x(str(written_checkpoint("t5_1_1")))
+    reads = []
 
     def spy(name):
-        seen.append(name)
+        reads.append(name)
         return source.read(name)
 
     arrays = read_params(source._replace(read=spy), build("t5_1_1", scan_layers=False))
-    assert not seen
+    assert not reads
     for number, _ in enumerate(arrays, 1):
-        assert len(seen) == number
-    assert set(seen) == source.names
+        assert len(reads) == number
+    assert set(reads) == source.names
 
 
 def edited(directory, edit):
@@ -173,9 +173,9 @@ def edited(directory, edit):
         (lambda t: t.clear(), ["['optimizer']['target']"]),
     ],
 )
-def test_a_checkpoint_of_another_program_is_refused(edit, values, broken):
+def test_checkpoint_of_other_program_raises(edit, values, damaged_checkpoint):
     with refuses(ValueError, *values):
-        read(edited(broken, edit), build("t5_1_1"))
+        read(edited(damaged_checkpoint, edit), build("t5_1_1"))
 
 
 @pytest.mark.sampled
@@ -196,20 +196,20 @@ def test_a_checkpoint_of_another_program_is_refused(edit, values, broken):
         (dict(logits_via_embedding=True), ["scale_logits=False", True]),
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused(change, values, written):
-    source = open_t5x(str(written("t5_1_1")))
+def test_checkpoint_of_other_model_raises(change, values, written_checkpoint):
+    source = open_t5x(str(written_checkpoint("t5_1_1")))
     with refuses(ValueError, *values):
         read_params(source, build("t5_1_1", **change))  # before any array is read
 
 
-def test_a_single_stack_is_refused(written):
+def test_single_stack_model_raises(written_checkpoint):
     model = models.decoder(48, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=20, num_layers=2)
     with refuses(ValueError, "decoder"):
-        read_params(open_t5x(str(written("t5_1_1"))), model)
+        read_params(open_t5x(str(written_checkpoint("t5_1_1"))), model)
 
 
-def test_norms_without_a_scale_have_ones(broken):
-    directory = edited(broken, lambda t: t["decoder"].pop("decoder_norm"))
+def test_unscaled_norms_get_ones(damaged_checkpoint):
+    directory = edited(damaged_checkpoint, lambda t: t["decoder"].pop("decoder_norm"))
     name, model = "decoder.decoder_norm.scale", build("t5_1_1", scan_layers=False)
     with refuses(ValueError, 1, name, "unscaled"):
         read(directory, model)
@@ -227,13 +227,22 @@ def test_norms_without_a_scale_have_ones(broken):
         (lambda d: shutil.rmtree(d), ["broken", "'checkpoint'", "directory"]),
         (lambda d: (d / "checkpoint").unlink(), ["broken", "'checkpoint'"]),
         (lambda d: cut(d / "checkpoint"), ["broken/checkpoint", "damaged"]),
-        (lambda d: (d / "checkpoint").write_bytes(b""), ["broken/checkpoint", "damaged"]),
-        (lambda d: (d / "checkpoint").write_bytes(b"\x01"), ["broken/checkpoint", "parameters"]),
+        (
+            lambda d: (d / "checkpoint").write_bytes(b""),
+            ["broken/checkpoint", "damaged"],
+        ),
+        (
+            lambda d: (d / "checkpoint").write_bytes(b"\x01"),
+            ["broken/checkpoint", "parameters"],
+        ),
         (
             lambda d: (d / "checkpoint").write_text('model_checkpoint_path: "a"\n'),
             ["broken/checkpoint", "TensorFlow"],
         ),
-        (lambda d: shutil.rmtree(d / f"target.{QUERY}"), [f"broken/target.{QUERY}/.zarray"]),
+        (
+            lambda d: shutil.rmtree(d / f"target.{QUERY}"),
+            [f"broken/target.{QUERY}/.zarray"],
+        ),
         (
             lambda d: (d / f"target.{QUERY}/.zarray").unlink(),
             [f"broken/target.{QUERY}/.zarray"],
@@ -244,10 +253,10 @@ def test_norms_without_a_scale_have_ones(broken):
         (lambda d: exchange(d), [f"target.{QUERY}", (16, 20), (16, 12)]),
     ],
 )
-def test_damaged_or_missing_files_are_named(damage, values, broken):
-    damage(broken)
+def test_damaged_or_missing_files_raise(damage, values, damaged_checkpoint):
+    damage(damaged_checkpoint)
     with refuses(ValueError, *values):
-        read(broken, build("t5_1_1"))
+        read(damaged_checkpoint, build("t5_1_1"))
 
 
 def cut(file):
@@ -256,10 +265,10 @@ def cut(file):
 
 def exchange(directory):
     shutil.rmtree(directory / f"target.{QUERY}")
-    other = directory / "target.encoder.layers_0.mlp.wi_0.kernel"
-    shutil.copytree(other, directory / f"target.{QUERY}")
+    other_kernel = directory / "target.encoder.layers_0.mlp.wi_0.kernel"
+    shutil.copytree(other_kernel, directory / f"target.{QUERY}")
 
 
-def test_a_directory_of_checkpoints_names_them(broken):
+def test_directory_of_checkpoints_raises(damaged_checkpoint):
     with refuses(ValueError, "broken"):
-        open_t5x(str(broken.parent))
+        open_t5x(str(damaged_checkpoint.parent))

@@ -61,9 +61,8 @@ def build_encoder(**changes):
     return models.encoder(64, **(SHAPE | dict(num_layers=1, num_kv_heads=2) | changes))
 
 
-def reach(model, batch, name="top"):
-    """Returns whether hidden state i depends on the token at j, by gradient: [T, all tokens of the
-    row].
+def dependencies(model, batch, name="top"):
+    """Returns bool[T, tokens of the row]: whether hidden state i depends on token j, by gradient.
 
     All tokens differ, so each row of the embedding corresponds to one slot of the batch.
     """
@@ -83,34 +82,34 @@ def jacobian_of(model, name):
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_decoder_attends_to_its_intervals_only(pattern):
-    seen = reach(build("decoder"), make_batch(PATTERNS[pattern]))
-    np.testing.assert_array_equal(seen[:, 20:28], mask(PATTERNS[pattern]))
+    attended = dependencies(build("decoder"), make_batch(PATTERNS[pattern]))
+    np.testing.assert_array_equal(attended[:, 20:28], mask(PATTERNS[pattern]))
 
 
 def test_two_layers_attend_transitively():
     window = np.stack([np.maximum(np.arange(8) - 1, 0), np.arange(1, 9)])
-    seen = reach(build("decoder", layers=2), make_batch(window))
-    np.testing.assert_array_equal(seen[:, 20:28], mask(window) @ mask(window))
+    attended = dependencies(build("decoder", layers=2), make_batch(window))
+    np.testing.assert_array_equal(attended[:, 20:28], mask(window) @ mask(window))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern, cross", [("causal", "whole"), ("packed causal", "packed")])
 def test_encoder_decoder_attends_to_its_intervals_only(pattern, cross):
-    seen = reach(build("encoder_decoder"), make_batch(PATTERNS[pattern], cross))
-    np.testing.assert_array_equal(seen[:, 20:28], mask(PATTERNS[pattern]))
+    attended = dependencies(build("encoder_decoder"), make_batch(PATTERNS[pattern], cross))
+    np.testing.assert_array_equal(attended[:, 20:28], mask(PATTERNS[pattern]))
     through_encoder = mask(CROSS[cross], 10) @ mask(ENCODER[cross], 10)
-    np.testing.assert_array_equal(seen[:, 40:50], through_encoder)
+    np.testing.assert_array_equal(attended[:, 40:50], through_encoder)
 
 
 @pytest.mark.parametrize("intervals", [BIDIRECTIONAL, PACKED], ids=["bidirectional", "packed"])
 def test_encoder_attends_to_its_intervals_only(intervals):
-    seen = reach(build_encoder(), encoder_batch(intervals))
-    np.testing.assert_array_equal(seen[:, 20:28], mask(intervals))
+    attended = dependencies(build_encoder(), encoder_batch(intervals))
+    np.testing.assert_array_equal(attended[:, 20:28], mask(intervals))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["encoder_decoder", "decoder"])
-def test_a_scan_that_is_written_out_computes_the_same(layout):
+def test_unrolled_scan_equals_scan(layout):
     local = {"window": 2, "global_every": 2} if layout == "decoder" else {}
     batch = batch_for(layout)
     results = []
@@ -125,7 +124,7 @@ def test_a_scan_that_is_written_out_computes_the_same(layout):
 
 
 @pytest.mark.slow
-def test_rematerialization_changes_nothing():
+def test_rematerialization_keeps_loss_and_gradients():
     batch = batch_for("encoder_decoder")
     results = []
     for policy in POLICIES:
@@ -136,7 +135,7 @@ def test_rematerialization_changes_nothing():
 
 
 @pytest.mark.slow
-def test_remat_policies_save_what_their_names_promise():
+def test_remat_policies_save_less_in_order():
     def saved(policy):
         model, batch = build("decoder", remat_policy=policy), make_batch()
         pull_back = jax.eval_shape(
@@ -164,24 +163,26 @@ def test_embedding_gradients_accumulate_in_float32():
     def loss(params, batch):
         return model.apply(params, batch).hidden["top"][..., 0].astype(jnp.float32).sum()
 
-    one = jax.tree.map(lambda x: x[..., :1], batch)
+    first_slot = jax.tree.map(lambda x: x[..., :1], batch)
     gradient = jax.jit(jax.grad(loss))
-    many, single = gradient(params, batch), gradient(params, one)
+    many, single = gradient(params, batch), gradient(params, first_slot)
     for table in (lambda g: g["token_embedding"], lambda g: g["decoder"]["type_embedding"]):
         np.testing.assert_allclose(table(many), slots * table(single), rtol=0.02, atol=1e-3)
         assert np.abs(table(many)).max() > 1
 
 
 @pytest.mark.slow
-def test_dropout_requires_a_key():
+def test_dropout_depends_only_on_its_key():
     batch = make_batch()
     model, without = build("decoder", dropout_rate=0.5), build("decoder")
     params = init(model, batch)
-    one, two = {"dropout": jax.random.key(1)}, {"dropout": jax.random.key(2)}
-    assert_close(top(model, params, batch), top(without, params, batch, one), atol=0)
-    first, again, other = (np.asarray(top(model, params, batch, x)) for x in (one, one, two))
-    assert_close(first, again, atol=0)
-    assert np.abs(first - other).max() > 0.1
+    first_key, second_key = {"dropout": jax.random.key(1)}, {"dropout": jax.random.key(2)}
+    assert_close(top(model, params, batch), top(without, params, batch, first_key), atol=0)
+    first, repeated, second = (
+        np.asarray(top(model, params, batch, x)) for x in (first_key, first_key, second_key)
+    )
+    assert_close(first, repeated, atol=0)
+    assert np.abs(first - second).max() > 0.1
     # The last dropout of the stack shows in the output: about half of the columns are 0.
     assert 0.1 < (first[0] == 0).all(0).mean() < 0.9
 
@@ -196,16 +197,18 @@ class Dropped(nn.Module):
 
 @pytest.mark.parametrize("axes", [dict(data=2, fsdp=4), dict(data=1, fsdp=2, context=4)])
 @pytest.mark.parametrize("shared", [True, False])
-def test_each_device_draws_its_part_of_hardware_bits(axes, shared):
+def test_each_device_draws_only_its_hardware_bits(axes, shared):
     module = Dropped(Config(64, 0, 1, (), **SHAPE, dropout_rate=0.5, dropout_shared=shared))
     x, key = jnp.ones((8, 4, 64)), jax.random.key(1, impl="rbg")
     apply = jax.jit(lambda key: module.apply({}, x, rngs={"dropout": key}))
     with placed_on(make_mesh(**axes)):
         bits = re.findall(r"rng_bit_generator.*tensor<(\w+)xui32>\)", apply.lower(key).as_text())
-        y, again, other = (np.asarray(apply(k)) for k in (key, key, jax.random.key(2, impl="rbg")))
+        y, repeated, other = (
+            np.asarray(apply(k)) for k in (key, key, jax.random.key(2, impl="rbg"))
+        )
     rows, slots = 8 // axes["data"] // axes["fsdp"], 4 // axes.get("context", 1)
     assert bits == [f"{rows}x{1 if shared else slots}x64"]
-    np.testing.assert_array_equal(y, again)
+    np.testing.assert_array_equal(y, repeated)
     assert (y != other).any() and set(np.unique(y)) == {0, 2} and 0.9 < y.mean() < 1.1
     drawn = y[:, :1] if shared else y
     # the draws of all devices differ
@@ -214,7 +217,7 @@ def test_each_device_draws_its_part_of_hardware_bits(axes, shared):
 
 
 @pytest.mark.slow
-def test_dropout_inside_is_of_the_mlp_and_after_the_last_norm():
+def test_dropout_inside_covers_mlp_and_final_norm():
     """BERT and GPT-2 have no such dropout.
 
     In this model only that dropout can make a column of the output 0, and the MLP draws nothing.
@@ -270,7 +273,7 @@ def test_dropout_differs_between_views_of_one_text(build_one):
 
 
 @pytest.mark.slow
-def test_types_add_their_embedding_where_the_batch_has_them():
+def test_type_embeddings_are_added():
     model, types = build_encoder(), np.array([0, 0, 1, 0, 1, 1, 1, 0])
     batch = encoder_batch()
     typed = batch | {"encoder_types": jnp.asarray(types, jnp.int32)[None]}
@@ -280,15 +283,15 @@ def test_types_add_their_embedding_where_the_batch_has_them():
     plain = build_encoder(num_types=0)
     assert jax.tree.structure(without) == jax.tree.structure(init(plain, batch))
     # without types, all types are 0
-    for one, expected in ((typed, table[types]), (batch, table[0])):
+    for given, expected in ((typed, table[types]), (batch, table[0])):
         without["token_embedding"] = params["token_embedding"].at[20:28].add(expected)
-        assert_close(top(model, params, one), top(plain, without, batch))
+        assert_close(top(model, params, given), top(plain, without, batch))
     for count in (0, 1):
         with refuses(ValueError, f"num_types={count}", 2):
             init(build_encoder(num_types=count), typed)
 
 
-def test_masks_are_zeroed_and_counted_in_their_own_document():
+def test_masks_are_zeroed_and_scaled_per_document():
     """The row has documents of 4, 2 and 1 slots, the last of masks alone, and a slot of padding."""
     is_mask = jnp.array([[1, 0, 1, 0, 0, 0, 1, 0]]) > 0
     intervals = jnp.array([[[0, 0, 0, 0, 4, 4, 6, 7], [4, 4, 4, 4, 6, 6, 7, 8]]])
@@ -341,7 +344,7 @@ COPIES = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("settings", COPIES.values(), ids=COPIES)
-def test_a_noised_block_is_as_after_the_clean_text_before_it(settings):
+def test_noised_block_equals_block_after_clean_text(settings):
     """Each block is compared with a separate row in which it follows the clean blocks."""
     model = build("decoder", **(dict(num_layers=2) | settings))
     batch = copies_batch()
@@ -358,7 +361,7 @@ def test_a_noised_block_is_as_after_the_clean_text_before_it(settings):
 
 
 @pytest.mark.slow
-def test_noised_copies_leak_nothing():
+def test_noised_copies_do_not_leak():
     """By the gradient, a copy depends on its block and the clean text before it.
 
     Clean text does not depend on copies.
@@ -377,21 +380,21 @@ def test_noised_copies_leak_nothing():
     tokens = [batch[f"{stack}_input_tokens"][0] for stack in ("decoder", "noised")]
     moved = np.asarray(jax.jit(jax.jacrev(outputs))(table[np.concatenate(tokens)]))
     depends = np.abs(moved).max(-1) > 1e-7
-    up_to, own, before = (
+    clean, own, before = (
         mask(batch[name][0])
         for name in ("decoder_key_intervals", "noised_key_intervals", "noised_clean_intervals")
     )
-    expected = np.block([[up_to, np.zeros((8, 8), bool)], [before, own]])
+    expected = np.block([[clean, np.zeros((8, 8), bool)], [before, own]])
     np.testing.assert_array_equal(depends, expected)
 
 
-def test_noised_copies_and_tokens_ahead_exclude_each_other():
+def test_noised_copies_with_ahead_heads_raise():
     with refuses(ValueError, "num_ahead", "2", "0"):
         init(build("decoder", layers=2, heads=THREE), copies_batch())
 
 
 @pytest.mark.slow
-def test_each_parallel_head_is_the_last_layer_of_a_plain_decoder():
+def test_parallel_head_equals_last_layer_of_plain_decoder():
     model, plain = build("decoder", layers=2, heads=THREE), build("decoder", layers=2)
     batch = make_batch(PACKED_CAUSAL)
     params = init(model, batch)
@@ -407,20 +410,20 @@ def test_each_parallel_head_is_the_last_layer_of_a_plain_decoder():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", ["parallel", "linear"])
-def test_independent_heads_attend_to_no_later_token(ahead):
+def test_parallel_and_linear_heads_are_causal(ahead):
     model = build("decoder", layers=2, heads=THREE, ahead=ahead)
-    seen = reach(model, make_batch(PACKED_CAUSAL), "ahead")
-    for head in seen:
+    attended = dependencies(model, make_batch(PACKED_CAUSAL), "ahead")
+    for head in attended:
         np.testing.assert_array_equal(head[:, 20:28], mask(PACKED_CAUSAL))
 
 
 @pytest.mark.slow
-def test_a_sequential_module_attends_up_to_the_token_before_its_own():
+def test_sequential_module_k_reads_k_later_tokens():
     """At slot t, module k depends on tokens up to slot t + k. It predicts the next token."""
     model = build("decoder", layers=1, heads=THREE, ahead="sequential")
-    seen = reach(model, make_batch(PACKED_CAUSAL), "ahead")
+    attended = dependencies(model, make_batch(PACKED_CAUSAL), "ahead")
     labeled = 0
-    for k, module in enumerate(seen, start=1):
+    for k, module in enumerate(attended, start=1):
         for t, (start, end) in enumerate(PACKED.T[:7]):  # the interval of t's document
             if t + k < end:
                 j = np.arange(8)
@@ -452,7 +455,7 @@ def gradients_of_terms_ahead(ahead, **settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
-def test_every_term_ahead_trains_its_own_parameters(ahead):
+def test_each_ahead_term_trains_its_head(ahead):
     """The loss of a head whose gradient is blocked would still be reported."""
     *_, gradients = gradients_of_terms_ahead(ahead)
     first = {"parallel": 0, "sequential": 1, "linear": 1}[ahead]
@@ -460,13 +463,15 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
         stacked = gradients[name]["decoder"]["ahead"]
         stacked = stacked["layers" if ahead == "parallel" else "modules"]
         for path, x in jax.tree_util.tree_leaves_with_path(stacked):
-            taught = [bool(np.abs(one).max() > 0) for one in x]
-            own = number - first
+            taught = [bool(np.abs(layer_gradient).max() > 0) for layer_gradient in x]
+            own_layer = number - first
             if ahead != "sequential":
-                assert taught == [i == own for i in range(len(x))], path
+                assert taught == [i == own_layer for i in range(len(x))], path
             else:  # module 2 continues module 1 before its final norm
                 before = "final_norm" not in str(path)
-                assert taught == [i == own or (i < own and before) for i in range(2)], path
+                assert taught == [i == own_layer or (i < own_layer and before) for i in range(2)], (
+                    path
+                )
         for shared in ("token_embedding", "vocabulary"):
             assert np.abs(jax.tree.leaves(gradients[name][shared])[0]).max() > 0
         trunk = gradients[name]["decoder"]["layers"]
@@ -474,7 +479,7 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
 
 
 @pytest.mark.slow
-def test_a_projection_ahead_is_trained_by_its_own_term_alone():
+def test_ahead_projection_is_trained_only_by_its_term():
     """Its logits come from a separate norm and matrix on the states of the last layer."""
     model, batch, params, gradients = gradients_of_terms_ahead("projections", norm="layer")
     outputs = model.apply(params, batch)
@@ -499,7 +504,7 @@ def test_a_projection_ahead_is_trained_by_its_own_term_alone():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
-def test_dropout_after_the_norm_is_drawn_for_each_head(ahead):
+def test_final_dropout_is_drawn_per_ahead_head(ahead):
     model = build("decoder", layers=2, heads=THREE, ahead=ahead, dropout_rate=0.5)
     batch = make_batch()
     params = init(model, batch)
@@ -521,7 +526,7 @@ def test_rotary_positions_are_relative():
     assert np.abs(hidden(2 * positions) - hidden(positions)).max() > 1e-2
 
 
-def test_relative_buckets_by_integer_arithmetic():
+def test_relative_buckets_match_integer_arithmetic():
     for bidirectional in (True, False):
         buckets = 16 if bidirectional else 32
         exact = buckets // 2
@@ -537,7 +542,7 @@ def test_relative_buckets_by_integer_arithmetic():
             assert list(got) == [behind, ahead], (n, bidirectional)
 
 
-def test_relative_bias_is_the_table_at_key_minus_query():
+def test_relative_bias_is_table_at_key_minus_query():
     config = Config(
         vocab_size=1,
         num_encoder_layers=0,
@@ -554,7 +559,7 @@ def test_relative_bias_is_the_table_at_key_minus_query():
         np.testing.assert_array_equal(bias, table[:, buckets])
 
 
-def test_shared_key_heads_equal_repeated_ones():
+def test_grouped_query_attention_equals_repeated_key_heads():
     batch = make_batch()
     grouped, full = build("decoder"), build("decoder", num_kv_heads=4)
     params = init(grouped, batch)
@@ -567,7 +572,7 @@ def test_shared_key_heads_equal_repeated_ones():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_tied_logits_are_scaled_products_with_the_embedding(layout):
+def test_tied_logits_are_scaled_embedding_products(layout):
     model = build(layout, logits_via_embedding=True, scale_logits=True)
     batch = batch_for(layout)
     params = init(model, batch)
@@ -651,10 +656,10 @@ def test_initial_scales_with_init_stddev(by_depth):
         ("noised copies", {}),
     ],
 )
-def test_slots_in_shards_equal_whole_rows(layout, settings):
-    copies = layout == "noised copies"
-    model = build("decoder" if copies else layout, **settings)
-    batch = copies_batch() if copies else batch_for(layout)
+def test_context_shards_equal_whole_rows(layout, settings):
+    noised = layout == "noised copies"
+    model = build("decoder" if noised else layout, **settings)
+    batch = copies_batch() if noised else batch_for(layout)
     batch = {name: np.concatenate([x] * 2) for name, x in batch.items()}
     params = init(model, {name: x for name, x in batch.items() if "noised" not in name})
     expected = loss_and_gradients(model, params, batch)
@@ -667,7 +672,7 @@ def test_slots_in_shards_equal_whole_rows(layout, settings):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "fused"])
-def test_a_device_computes_its_own_slots_alone(kind):
+def test_context_parallel_flops_equal_data_parallel_flops(kind):
     """The number of operations is the same as if devices had separate rows.
 
     Slots could not be sharded if they were joined with the rows of a shard or with the heads of a

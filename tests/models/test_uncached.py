@@ -27,8 +27,8 @@ def prompts_for(layout):
 def both_forms(layout, **settings):
     """Returns (model, params) for decoding, with a KV cache and as a user's model without one."""
     model, params = small(layout, **settings)
-    own = model._replace(prefill=None, extend=None, config=None)
-    return decoding_form(model, params), decoding_form(own, params)
+    uncached = model._replace(prefill=None, extend=None, config=None)
+    return decoding_form(model, params), decoding_form(uncached, params)
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def both_forms(layout, **settings):
         ("encoder_decoder", {"merged_attention": True}),
     ],
 )
-def test_the_same_tokens_as_with_a_cache(layout, settings):
+def test_uncached_sampling_matches_cached(layout, settings):
     prompts = prompts_for(layout)
     sampling = Sampling(temperature=1.0, top_k=20)
     keys = jax.random.split(jax.random.key(3), 2)
@@ -54,7 +54,7 @@ def test_the_same_tokens_as_with_a_cache(layout, settings):
 
 
 @pytest.mark.slow
-def test_the_same_beams_as_with_a_cache():
+def test_uncached_beam_search_matches_cached():
     prompts = prompts_for("decoder")
     cached, plain = (
         beam_search(*form, prompts, beams=3, max_new=5, stop_ids=(7,))
@@ -64,8 +64,8 @@ def test_the_same_beams_as_with_a_cache():
     np.testing.assert_allclose(cached.scores, plain.scores, atol=1e-4)
 
 
-def test_one_model_is_given_one_form_so_that_its_programs_are_found_again():
+def test_without_cache_is_memoized_per_model():
     model, _ = small("decoder")
-    own = model._replace(prefill=None, extend=None, config=None)
-    assert without_cache(own) is without_cache(own)
+    uncached = model._replace(prefill=None, extend=None, config=None)
+    assert without_cache(uncached) is without_cache(uncached)
     assert decoding_form(model, small("decoder")[1])[0].config is not None

@@ -27,7 +27,7 @@ from tests.refusals import refuses
 
 V = 20
 TOKENS = np.array([[3, 4, 5, 6, 7, 8, 9, 0], [9, 8, 7, 6, 5, 4, 3, 0]])
-PLACES = np.array([[1, 4, 0], [0, 5, 6]])  # the third slot of the first row does not count
+TARGET_SLOTS = np.array([[1, 4, 0], [0, 5, 6]])  # the third slot of the first row does not count
 LIVE = np.array([[1, 1, 0], [1, 1, 1]])
 LABELS = np.array([[11, 12, 0], [13, 14, 15]])
 
@@ -44,11 +44,11 @@ def electra():
     model = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5)
     tokens = TOKENS.copy()
     for i in range(2):
-        tokens[i, PLACES[i][LIVE[i] > 0]] = 2
+        tokens[i, TARGET_SLOTS[i][LIVE[i] > 0]] = 2
     batch = jax.tree.map(lambda x: np.concatenate([x, x]), encoder_batch())
     batch |= {
         "encoder_input_tokens": tokens,
-        "encoder_target_slots": PLACES,
+        "encoder_target_slots": TARGET_SLOTS,
         "encoder_target_tokens": LABELS,
         "encoder_loss_weights": LIVE,
     }
@@ -56,7 +56,7 @@ def electra():
     return model, batch, init(model, batch)
 
 
-def test_pairs_of_stacks_say_how_long_a_row_they_read():
+def test_max_positions_of_electra_and_two_towers():
     learned = dict(SHAPE, num_layers=1, positions="learned", max_positions=16)
     assert models.electra(V, **learned).max_positions == 16
     assert models.two_towers(V, **learned).max_positions == 16
@@ -71,10 +71,12 @@ def draws(count=2000):
     """
     model, batch, params = electra()
 
-    def silence(path, x):
+    def silence_layers(path, x):
         return jnp.zeros_like(x) if path[-1].key in ("out", "wo") else x
 
-    params = params | {"discriminator": jax.tree.map_with_path(silence, params["discriminator"])}
+    params = params | {
+        "discriminator": jax.tree.map_with_path(silence_layers, params["discriminator"])
+    }
 
     def states(params, rngs):
         hidden = model.apply(params, batch, rngs).hidden
@@ -86,24 +88,24 @@ def draws(count=2000):
     drawn = jax.jit(draw)(params, keys)
     # Each call is traced again. A single program would return the same draw twice even if the draw
     # were made while tracing.
-    anew = [jax.jit(lambda params: states(params, None))(params) for _ in range(2)]
-    without = [jax.tree.map(lambda x: np.asarray(x)[None], pair) for pair in anew]
-    top, replaced = (np.concatenate(x) for x in zip(drawn, *without))
+    unkeyed = [jax.jit(lambda params: states(params, None))(params) for _ in range(2)]
+    unkeyed_arrays = [jax.tree.map(lambda x: np.asarray(x)[None], pair) for pair in unkeyed]
+    top, replaced = (np.concatenate(x) for x in zip(drawn, *unkeyed_arrays))
     scale = params["discriminator"]["final_norm"]["scale"][None]
     directions = np.asarray(params["token_embedding"]) * np.asarray(scale)
     directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     return (top @ directions.T).argmax(-1), replaced
 
 
-def live_places():
-    return [(i, PLACES[i, k], LABELS[i, k]) for i in range(2) for k in range(3) if LIVE[i, k]]
+def labeled_slots():
+    return [(i, TARGET_SLOTS[i, k], LABELS[i, k]) for i in range(2) for k in range(3) if LIVE[i, k]]
 
 
 @pytest.mark.slow
-def test_samples_replace_masked_tokens_and_no_others():
+def test_samples_replace_only_masked_tokens():
     judged, replaced = draws()
     hidden = np.zeros((2, 8), bool)
-    for i, slot, label in live_places():
+    for i, slot, label in labeled_slots():
         hidden[i, slot] = True
         np.testing.assert_array_equal(replaced[:, i, slot], judged[:, i, slot] != label)
         assert 0 < replaced[:, i, slot].mean() < 1
@@ -112,7 +114,7 @@ def test_samples_replace_masked_tokens_and_no_others():
 
 
 @pytest.mark.slow
-def test_samples_follow_the_generators_predictions():
+def test_samples_follow_generator_distribution():
     """A correct program fails once in ten thousand runs, so keys are fixed."""
     model, batch, params = electra()
 
@@ -123,18 +125,18 @@ def test_samples_follow_the_generators_predictions():
 
     shares = jax.nn.softmax(logits(params))
     judged = draws()[0][:-2]
-    for i, slot, _ in live_places():
-        seen = np.bincount(judged[:, i, slot], minlength=V)
+    for i, slot, _ in labeled_slots():
+        counts = np.bincount(judged[:, i, slot], minlength=V)
         expected = len(judged) * np.asarray(shares[i, slot], np.float64)
         rare = expected < 5
         if rare.any():
-            seen, expected = (np.append(x[~rare], x[rare].sum()) for x in (seen, expected))
-        expected *= seen.sum() / expected.sum()
-        assert len(seen) > 2 and stats.chisquare(seen, expected).pvalue > 1e-4
+            counts, expected = (np.append(x[~rare], x[rare].sum()) for x in (counts, expected))
+        expected *= counts.sum() / expected.sum()
+        assert len(counts) > 2 and stats.chisquare(counts, expected).pvalue > 1e-4
 
 
 @pytest.mark.slow
-def test_evaluation_draws_the_same_sample_every_time():
+def test_evaluation_samples_are_deterministic():
     judged, _ = draws()
     np.testing.assert_array_equal(judged[-1], judged[-2])
     assert (judged[0] != judged[1]).any()
@@ -142,7 +144,7 @@ def test_evaluation_draws_the_same_sample_every_time():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["generator", "replaced"])
-def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
+def test_each_loss_trains_only_its_stack_and_shared_embedding(head):
     """No gradient passes through the sample from the discriminator."""
     model, batch, params = electra()
 
@@ -152,14 +154,14 @@ def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
         return jnp.sin(outputs.head(head, states)).sum()
 
     gradients = jax.jit(jax.grad(loss))(params)
-    own = {
+    trained = {
         "generator": {"generator_in", "generator", "generator_out"},
         "replaced": {"discriminator", "replaced"},
     }[head] | {"token_embedding"}
-    assert own < set(params)
+    assert trained < set(params)
     for name, tree in gradients.items():
         moved = {bool(np.abs(x).max() > 0) for x in jax.tree.leaves(tree)}
-        assert moved == {name in own}, name
+        assert moved == {name in trained}, name
     # Sampled tokens have their own embeddings, so only their rows get gradients, and the mask does
     # not.
     if head == "replaced":
@@ -167,7 +169,7 @@ def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
 
 
 @pytest.mark.slow
-def test_a_disentangled_embedding_is_trained_by_the_generator_and_its_difference_by_the_other():
+def test_disentangled_embedding_separates_generator_and_discriminator():
     _, batch, shared = electra()
     sizes = dict(num_layers=1, generator_share=0.5)
     plain, model = (models.electra(V, **SHAPE, **sizes, disentangled=x) for x in (False, True))
@@ -177,12 +179,12 @@ def test_a_disentangled_embedding_is_trained_by_the_generator_and_its_difference
 
     def outputs(model, params):
         given = model.apply(params, batch)
-        of_generator = given.head("generator", given.hidden["generator"])
-        return of_generator, given.head("replaced", given.hidden["top"]), given.hidden["replaced"]
+        generated = given.head("generator", given.hidden["generator"])
+        return generated, given.head("replaced", given.hidden["top"]), given.hidden["replaced"]
 
-    both = quick_jit(lambda params, shared: (outputs(model, params), outputs(plain, shared)))
-    for mine, others in zip(*both(params, shared)):
-        assert_close(mine, others, atol=1e-6)
+    all_outputs = quick_jit(lambda params, shared: (outputs(model, params), outputs(plain, shared)))
+    for got, expected in zip(*all_outputs(params, shared)):
+        assert_close(got, expected, atol=1e-6)
 
     def losses(params):
         return jnp.stack([jnp.sin(x).sum() for x in outputs(model, params)[:2]])
@@ -198,7 +200,7 @@ def test_a_disentangled_embedding_is_trained_by_the_generator_and_its_difference
     np.testing.assert_array_equal(part.params["token_embedding"], summed)
 
 
-def test_one_table_embeds_for_both_and_is_the_generators_output():
+def test_electra_stacks_share_one_embedding_table():
     _, _, params = electra()
     assert [x.shape for x in jax.tree.leaves(params) if V in x.shape] == [(V, SHAPE["emb_dim"])]
     widths = {
@@ -210,7 +212,7 @@ def test_one_table_embeds_for_both_and_is_the_generators_output():
 
 
 @pytest.mark.slow
-def test_experts_of_both_stacks_process_no_padding():
+def test_experts_of_both_stacks_skip_padding():
     """test_experts.py tests the same for an encoder."""
     _, batch, _ = electra()
     model = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5, num_experts=4)
@@ -223,14 +225,14 @@ def test_experts_of_both_stacks_process_no_padding():
 
 
 @pytest.mark.slow
-def test_dropout_after_the_embeddings():
+def test_embeddings_have_dropout():
     model, batch, params = electra()
     dropping = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5, dropout_rate=0.5)
 
-    def silence(path, x):
+    def silence_layers(path, x):
         return jnp.zeros_like(x) if path[-1].key in ("out", "wo", "embedding_norm") else x
 
-    params = jax.tree.map_with_path(silence, params)
+    params = jax.tree.map_with_path(silence_layers, params)
     hidden = jax.jit(lambda key: dropping.apply(params, batch, {"dropout": key}).hidden["top"])
     # Both the dropout of the embedding and the last dropout keep half.
     share = np.mean([np.mean(hidden(jax.random.key(i)) != 0) for i in range(4)])
@@ -251,7 +253,7 @@ RESTORED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
-def test_a_token_is_restored_from_its_interval_its_position_and_the_state(positions):
+def test_restored_token_depends_on_interval_position_and_state(positions):
     size = {"learned": 8, "rotary": 0}[positions]
     config = encoder_config(V, **SHAPE, num_layers=1, positions=positions, max_positions=size)
     decoder, draw = RestoringDecoder(config), jax.random.normal
@@ -261,8 +263,8 @@ def test_a_token_is_restored_from_its_interval_its_position_and_the_state(positi
     def restored(tokens, states):
         return decoder.apply(params, tokens, states, RESTORED)[0].sum(-1)
 
-    seen = jax.jit(jax.jacrev(restored, (0, 1)))(tokens, states)
-    by_token, by_state = (np.abs(np.asarray(x[:, 0])).max(-1) > 1e-6 for x in seen)
+    jacobians = jax.jit(jax.jacrev(restored, (0, 1)))(tokens, states)
+    by_token, by_state = (np.abs(np.asarray(x[:, 0])).max(-1) > 1e-6 for x in jacobians)
     is_token = RESTORED["decoder_positions"][0] > 0
     interval = mask(RESTORED["decoder_key_intervals"][0], 10)
     np.testing.assert_array_equal(by_token, interval & is_token)
@@ -274,16 +276,16 @@ def test_a_token_is_restored_from_its_interval_its_position_and_the_state(positi
     assert np.abs(change)[0, is_token & (RESTORED["decoder_segment_ids"][0] == 1)].min() > 0
 
 
-def test_the_decoder_has_one_layer_of_attention_by_the_formula_of_the_paper():
+def test_restoring_decoder_matches_paper():
     """The layer is a BERT layer.
 
     Its queries are the state plus a position, and the result of the attention is added to them
     (Xiao et al. 2022, arXiv:2205.12035, equations 4 to 6).
     """
-    own = dict(positions="learned", max_positions=8, biases=True, embedding_norm=True)
+    embedding = dict(positions="learned", max_positions=8, biases=True, embedding_norm=True)
     bert = dict(norm="layer", norm_place="after", mlp_activations=("relu",), first_norm=True)
     local = dict(window=None, global_every=None, local_rope_theta=None)
-    decoder = RestoringDecoder(encoder_config(V, **SHAPE | own | bert | local, num_layers=1))
+    decoder = RestoringDecoder(encoder_config(V, **SHAPE | embedding | bert | local, num_layers=1))
     rng = np.random.default_rng(0)
     tokens_NxE, states_NxE = rng.normal(size=(2, 10, 16))
     arguments = tokens_NxE[None], states_NxE[None], RESTORED
@@ -319,7 +321,7 @@ def test_the_decoder_has_one_layer_of_attention_by_the_formula_of_the_paper():
 
 
 @pytest.mark.slow
-def test_the_encoder_reaches_the_decoder_by_the_first_state_of_a_document_alone():
+def test_decoder_reads_only_first_encoder_state_of_document():
     model, encoder = models.masked_autoencoder(64, **SHAPE, num_layers=1), encoder_batch()
     batch = encoder | RESTORED
     batch["decoder_input_tokens"] = np.arange(40, 50)[None]
@@ -327,10 +329,10 @@ def test_the_encoder_reaches_the_decoder_by_the_first_state_of_a_document_alone(
     batch["cross_key_intervals"] = np.stack([first, first + 1])[None]
     params = init(model, batch)
 
-    def silence(path, x):  # so that states are normed embeddings, which show their tokens
+    def silence_layers(path, x):  # so that states are normed embeddings, which show their tokens
         return jnp.zeros_like(x) if path[-1].key in ("out", "wo") else x
 
-    params = params | {"encoder": jax.tree.map_with_path(silence, params["encoder"])}
+    params = params | {"encoder": jax.tree.map_with_path(silence_layers, params["encoder"])}
 
     @jax.jit
     def restored(tokens):
@@ -338,16 +340,16 @@ def test_the_encoder_reaches_the_decoder_by_the_first_state_of_a_document_alone(
 
     before, document = restored(encoder["encoder_input_tokens"]), np.array([1] * 6 + [2] * 3)
     for slot in range(7):
-        other = encoder["encoder_input_tokens"].copy()
-        other[0, slot] = 7
-        changed = np.abs(restored(other) - before).max(-1)[:9] > 1e-6
+        changed_tokens = encoder["encoder_input_tokens"].copy()
+        changed_tokens[0, slot] = 7
+        changed = np.abs(restored(changed_tokens) - before).max(-1)[:9] > 1e-6
         np.testing.assert_array_equal(changed, document == {0: 1, 3: 2}.get(slot))
-    alone = model.apply(params, encoder).hidden
-    assert set(alone) == {"top"}
-    assert_close(alone["top"], model.apply(params, batch).hidden["top"], atol=1e-6)
+    encoder_hidden = model.apply(params, encoder).hidden
+    assert set(encoder_hidden) == {"top"}
+    assert_close(encoder_hidden["top"], model.apply(params, batch).hidden["top"], atol=1e-6)
 
 
-def test_what_a_masked_autoencoder_cannot_be():
+def test_invalid_masked_autoencoder_settings_raise():
     for change, values in (
         (dict(positions="relative"), ["positions='relative'", "'learned'", "'rotary'"]),
         (dict(embedding_dim=8, vocabulary_layer=True), ["embedding_dim=8", None]),
@@ -367,19 +369,19 @@ def towers():
 
 
 @pytest.mark.slow
-def test_odd_segments_come_from_the_first_tower_and_even_ones_from_the_second():
+def test_towers_alternate_between_segments():
     model, batch, params = towers()
     forward = jax.jit(lambda params: model.apply(params, batch).hidden["top"][0])
     before, odd = forward(params), np.array(SEGMENTS["decoder"]["packed"]) == 1
-    for tower, mine in (("first", odd), ("second", ~odd)):
+    for tower, own_slots in (("first", odd), ("second", ~odd)):
         for name in (tower, f"{tower}_out"):
             louder = params | {name: jax.tree.map(lambda x: 1.5 * x, params[name])}
             changed = np.abs(forward(louder) - before).max(-1) > 1e-3
-            np.testing.assert_array_equal(changed, mine)
+            np.testing.assert_array_equal(changed, own_slots)
 
 
 @pytest.mark.slow
-def test_experts_of_a_tower_process_its_own_texts_alone():
+def test_experts_of_a_tower_process_only_its_texts():
     model = models.two_towers(V, **SHAPE, num_layers=1, num_experts=4)
     batch = encoder_batch() | {"encoder_segment_ids": jnp.array([[1, 1, 1, 2, 2, 3, 4, 0]])}
     routing = jax.jit(lambda p, b: model.apply(p, b).routing)(init(model, batch), batch)
@@ -391,19 +393,19 @@ def test_texts_of_a_pair_do_not_attend_to_each_other():
     model, batch, params = towers()
 
     def hidden(tables):
-        own = {name: params[name] | {"token_embedding": tables[name]} for name in tables}
-        return model.apply(params | own, batch).hidden["top"][0].sum(-1)
+        towers_params = {name: params[name] | {"token_embedding": tables[name]} for name in tables}
+        return model.apply(params | towers_params, batch).hidden["top"][0].sum(-1)
 
     tables = {name: params[name]["token_embedding"] for name in ("first", "second")}
     jacobian = jax.jit(jax.jacrev(hidden))(tables)
     segments = np.array(SEGMENTS["decoder"]["packed"])
     for name, parity in (("first", 1), ("second", 0)):
-        seen = np.abs(jacobian[name][:, 20:28]).sum(-1) > 0
+        depends = np.abs(jacobian[name][:, 20:28]).sum(-1) > 0
         expected = mask(PACKED) & (segments % 2 == parity)[:, None]
-        np.testing.assert_array_equal(seen, expected)
+        np.testing.assert_array_equal(depends, expected)
 
 
-def test_an_embedding_is_the_projected_hidden_state():
+def test_two_tower_embedding_is_top_state_and_logit_scale_is_capped():
     model, batch, params = towers()
     assert model.heads == ("embedding", "logit_scale")
     params = params | {"logit_scale": {"log_scale": jnp.float32(9.0)}}
