@@ -66,9 +66,11 @@ def _switch(model, **settings):
     widths = {name: value for name, value in _T5.items() if "layers" not in name}
     layers = dict(num_layers=4, num_decoder_layers=2)
     sparse = dict(num_sparse_encoder_layers=2, num_sparse_decoder_layers=1)
-    own = dict(num_experts=4, expert_capacity=1000, router_jitter_noise=0.0)
+    switch_settings = dict(num_experts=4, expert_capacity=1000, router_jitter_noise=0.0)
     return model(
-        model.config_class(vocab_size=VOCAB, **widths, **layers, **(own | sparse | settings))
+        model.config_class(
+            vocab_size=VOCAB, **widths, **layers, **(switch_settings | sparse | settings)
+        )
     )
 
 
@@ -100,7 +102,7 @@ def _bart(model, **settings):
 
 
 def _gemma2(model, **settings):
-    own = dict(
+    gemma_settings = dict(
         sliding_window=5,
         head_dim=10,
         query_pre_attn_scalar=12,
@@ -109,7 +111,7 @@ def _gemma2(model, **settings):
         attn_implementation="eager",  # another attention implementation would ignore the softcap
         num_hidden_layers=4,
     )
-    return _decoder(model, **own, **settings)
+    return _decoder(model, **gemma_settings, **settings)
 
 
 def _bert(model, **settings):
@@ -134,7 +136,7 @@ def _roberta(model, **settings):
 
 def _esm(model, rounded=False, **settings):
     """Returns ESM-2. Its mask is in the documents of `test_parity`, in other shares."""
-    own = dict(
+    esm_settings = dict(
         vocab_size=VOCAB,
         pad_token_id=1,
         mask_token_id=ESM_MASK,
@@ -142,7 +144,7 @@ def _esm(model, rounded=False, **settings):
         position_embedding_type="rotary",
         token_dropout=True,
     )
-    made = model(transformers.EsmConfig(**(_WIDTHS | _NO_DROPOUT | own | settings)))
+    made = model(transformers.EsmConfig(**(_WIDTHS | _NO_DROPOUT | esm_settings | settings)))
     if rounded:  # as in the published models
         frequencies = made.base_model.rotary_embeddings.inv_freq
         frequencies.copy_(frequencies.half())
@@ -183,17 +185,20 @@ def _modernbert_decoder(model, **settings):
 
 
 def _gemma3(model, **settings):
-    own = dict(sliding_window=5, head_dim=10, query_pre_attn_scalar=12, num_hidden_layers=4)
+    gemma_settings = dict(
+        sliding_window=5, head_dim=10, query_pre_attn_scalar=12, num_hidden_layers=4
+    )
     kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
-    return _decoder(model, layer_types=kinds, **(own | settings))
+    return _decoder(model, layer_types=kinds, **(gemma_settings | settings))
 
 
 def _t5gemma(model, **settings):
     """Returns T5Gemma with stacks of Gemma 2, or of Gemma 3 with an unused image tower."""
     widths = _WIDTHS | _IDS | dict(num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=12)
     pattern = ["sliding_attention", "full_attention"]
-    own = widths | dict(vocab_size=VOCAB, sliding_window=6, layer_types=pattern)
-    encoder, decoder = own, own | dict(num_hidden_layers=4, layer_types=2 * pattern)
+    stack_settings = widths | dict(vocab_size=VOCAB, sliding_window=6, layer_types=pattern)
+    encoder = stack_settings
+    decoder = stack_settings | dict(num_hidden_layers=4, layer_types=2 * pattern)
     if model is transformers.T5Gemma2ForConditionalGeneration:
         tower = dict(model_type="siglip_vision_model", hidden_size=8, num_hidden_layers=0)
         tower |= dict(num_attention_heads=1, image_size=4, patch_size=2, vision_use_head=False)

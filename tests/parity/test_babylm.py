@@ -53,7 +53,7 @@ def completed(tokenizer, sentence: str, completion: str):
 
 
 @pytest.mark.slow
-def test_a_causal_model_gives_an_end_its_probability(exported):
+def test_causal_model_scores_sentence_ending(exported):
     ours, tokenizer, model = exported(
         "decoder", "causal_lm", transformers.AutoModelForCausalLM, num_kv_heads=1
     )
@@ -71,7 +71,7 @@ def test_a_causal_model_gives_an_end_its_probability(exported):
 
 
 @pytest.mark.slow
-def test_a_masked_model_gives_each_token_its_probability(exported):
+def test_masked_model_scores_each_token(exported):
     bert = BERT_LIKE | dict(vocabulary_layer=True, vocabulary_bias=True, logits_via_embedding=True)
     ours, tokenizer, model = exported(
         "encoder", "masked_lm", transformers.AutoModelForMaskedLM, **bert

@@ -102,11 +102,11 @@ def collator(tokenizer):
     """Returns name -> collator."""
 
     @functools.cache
-    def made(name):
+    def collator_of(name):
         builder, lengths, _, config = MODELS[name]
         return Collator(builder, transformers_ids(tokenizer, config), lengths, seed=3)
 
-    return made
+    return collator_of
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def examples(tokenizer):
     return [dict(tokenizer(text)) for text in TEXTS]
 
 
-def their_model(name):
+def transformers_model(name):
     _, _, model, config = MODELS[name]
     torch.manual_seed(0)
     return model(config).eval()
@@ -122,8 +122,8 @@ def their_model(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
-def test_the_loss_matches_the_objective(name, collator, examples, tmp_path):
-    theirs, ours = their_model(name), collator(name)
+def test_transformers_loss_matches_objective(name, collator, examples, tmp_path):
+    theirs, ours = transformers_model(name), collator(name)
     with torch.no_grad():
         loss = float(theirs(**ours(examples)).loss)
     theirs.save_pretrained(tmp_path)
@@ -143,7 +143,7 @@ def test_the_loss_matches_the_objective(name, collator, examples, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_a_trainer_trains(name, collator, examples, tmp_path):
+def test_trainer_reduces_loss(name, collator, examples, tmp_path):
     pytest.importorskip("accelerate", reason="the extra `parity` is not installed")
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path),
@@ -156,18 +156,18 @@ def test_a_trainer_trains(name, collator, examples, tmp_path):
         disable_tqdm=True,
     )
     trainer = transformers.Trainer(
-        their_model(name),
+        transformers_model(name),
         arguments,
         data_collator=collator(name),
         train_dataset=examples * 6,
         eval_dataset=examples,
     )
-    before, again = (trainer.evaluate()["eval_loss"] for _ in range(2))
+    before, repeated = (trainer.evaluate()["eval_loss"] for _ in range(2))
     trainer.train()
-    assert trainer.evaluate()["eval_loss"] < before - 0.1 and before == again
+    assert trainer.evaluate()["eval_loss"] < before - 0.1 and before == repeated
 
 
-def test_masks_are_labeled_with_what_they_hide(collator, examples, tokenizer):
+def test_mlm_labels_restore_masked_text(collator, examples, tokenizer):
     batch = collator("masked_lm")(examples)
     counts = batch["labels"] != -100
     restored = torch.where(counts, batch["labels"], batch["input_ids"])
@@ -178,7 +178,7 @@ def test_masks_are_labeled_with_what_they_hide(collator, examples, tokenizer):
     assert (batch["attention_mask"].sum(1) == torch.tensor([len(t) + 3 for t in TEXTS])).all()
 
 
-def test_a_decoder_predicts_the_text_after_its_start(collator, examples):
+def test_causal_labels_cover_text_after_bos(collator, examples):
     batch = collator("causal_lm")(examples)
     ids, labels, live = (batch[name] for name in ("input_ids", "labels", "attention_mask"))
     assert (ids[:, 0] == 0).all() and (labels[:, 0] == -100).all()
@@ -188,7 +188,7 @@ def test_a_decoder_predicts_the_text_after_its_start(collator, examples):
 
 
 @pytest.mark.slow
-def test_types_and_labels_of_pairs(tokenizer, examples):
+def test_sentence_pairs_have_token_types_and_labels(tokenizer, examples):
     ids = transformers_ids(tokenizer, BERT)
     ours = Collator(objectives.next_sentence_prediction, ids, ENCODER)
     batch = ours(examples * 4)
@@ -199,7 +199,7 @@ def test_types_and_labels_of_pairs(tokenizer, examples):
     assert second[0].nonzero()[0].item() == between + 1
 
 
-def test_texts_of_a_batch_are_packed_end_to_end(tokenizer, examples):
+def test_concatenate_packs_texts_end_to_end(tokenizer, examples):
     ids = transformers_ids(tokenizer, GPT2)
     ours = Collator(objectives.causal_lm, ids, {"decoder": 24}, packing="concatenate")
     batch = ours(examples)
@@ -210,14 +210,14 @@ def test_texts_of_a_batch_are_packed_end_to_end(tokenizer, examples):
 
 
 @pytest.mark.slow
-def test_noise_follows_from_the_seed_and_the_batch(collator, examples):
+def test_noise_depends_on_seed_and_batch(collator, examples):
     ours = collator("masked_lm")
-    same = pickle.loads(pickle.dumps(ours))  # as in a worker process
-    assert (ours(examples)["labels"] == same(examples)["labels"]).all()
-    other = Collator(objectives.masked_lm, ours._ids, ENCODER, seed=4)
-    assert not torch.equal(ours(examples)["labels"], other(examples)["labels"])
-    turned = ours(examples[::-1])["labels"].flip(0)
-    assert not torch.equal(ours(examples)["labels"], turned)
+    unpickled = pickle.loads(pickle.dumps(ours))  # as in a worker process
+    assert (ours(examples)["labels"] == unpickled(examples)["labels"]).all()
+    other_seed = Collator(objectives.masked_lm, ours._ids, ENCODER, seed=4)
+    assert not torch.equal(ours(examples)["labels"], other_seed(examples)["labels"])
+    reversed_batch = ours(examples[::-1])["labels"].flip(0)
+    assert not torch.equal(ours(examples)["labels"], reversed_batch)
 
 
 WORKERS = """
@@ -236,7 +236,7 @@ print([batch["input_ids"].tolist() for batch in loader])
 
 
 @pytest.mark.slow
-def test_forked_workers_draw_the_same_noise():
+def test_worker_processes_draw_the_same_noise():
     def printed(workers):
         finished = subprocess.run(
             [sys.executable, "-c", WORKERS, str(workers)],
@@ -251,7 +251,7 @@ def test_forked_workers_draw_the_same_noise():
     assert printed(2) == printed(0) != ""
 
 
-def test_a_process_forked_after_jax_ran_is_refused(collator, examples, monkeypatch):
+def test_fork_after_jax_raises(collator, examples, monkeypatch):
     collate = collator("masked_lm")
     collate(examples)
     child = os.getpid() + 1
@@ -260,7 +260,7 @@ def test_a_process_forked_after_jax_ran_is_refused(collator, examples, monkeypat
         collate(examples)
 
 
-REFUSED = """
+REJECTED = """
     adaptive_masked_lm annealed_multi_token_prediction any_subset_lm belief_state
     blank_infilling block_diffusion causal_diffusion complementary_diffusion contrastive
     contrastive_pairs dialogue distilled_lm flexible_masked_diffusion
@@ -274,25 +274,25 @@ REFUSED = """
 """.split()
 
 
-def test_which_objectives_are_taken():
-    refused = set()
+def test_set_of_rejected_objectives():
+    rejected = set()
     for case in CASES.values():
         try:
             collators._layout_of(case.objective)
         except ValueError:
-            refused.add(case.builder)
-    assert sorted(refused) == REFUSED and len({case.builder for case in CASES.values()}) > 40
+            rejected.add(case.builder)
+    assert sorted(rejected) == REJECTED and len({case.builder for case in CASES.values()}) > 40
 
 
-def test_objectives_that_transformers_cannot_train_are_refused():
-    for builder, why in (
+def test_unsupported_objectives_and_packing_raise():
+    for builder, values in (
         (objectives.multi_token_prediction, ["`objectives.corruptor`", "ahead_2"]),
         (objectives.masked_diffusion, ["`objectives.corruptor`"]),
         (objectives.masked_permuted_lm, ["positions", "attention"]),
         (objectives.adaptive_masked_lm, ["masked_lm"]),
         (objectives.text_to_text, ["DataCollatorForSeq2Seq"]),
     ):
-        with refuses(ValueError, *why):
+        with refuses(ValueError, *values):
             Collator(builder, IDS, {"encoder": 64})
     with refuses(ValueError, "whole"):
         Collator(objectives.masked_lm, IDS, {"encoder": 64}, packing="whole")
@@ -304,14 +304,14 @@ def test_objectives_that_transformers_cannot_train_are_refused():
 
 
 @pytest.mark.slow
-def test_a_row_without_another_to_pair_it_with_is_refused():
+def test_sentence_pairs_of_a_single_row_raise():
     pairs = Collator(objectives.next_sentence_prediction, IDS, {"encoder": 64})
     with refuses(ValueError, "drop_last"):
         pairs([[5, 6, 7, 8]])
     assert (pairs([[5, 6, 7, 8], [9, 10, 11, 12]])["labels"] != -100).any()
 
 
-def test_weights_other_than_0_and_1_are_refused():
+def test_weights_other_than_0_and_1_raise():
     def doubled(ids):
         plain = objectives.causal_lm(ids)
 
@@ -326,7 +326,7 @@ def test_weights_other_than_0_and_1_are_refused():
         Collator(doubled, IDS, {"decoder": 16})([[5, 6, 7]])
 
 
-def test_texts_that_do_not_fit_or_are_none_are_refused(collator, examples):
+def test_too_long_or_empty_texts_raise(collator, examples):
     ours = collator("causal_lm")
     assert ours.max_tokens == 46
     ours([[5] * 46])
@@ -336,7 +336,7 @@ def test_texts_that_do_not_fit_or_are_none_are_refused(collator, examples):
         ours([[], [1]])
 
 
-def test_a_special_id_within_a_text_is_named_with_its_place(collator, tokenizer):
+def test_special_id_within_text_raises_with_its_position(collator, tokenizer):
     ours = collator("masked_lm")
     hostile = "HTML ends a </s> here"
     at = tokenizer(hostile).input_ids.index(1)
@@ -358,8 +358,10 @@ def tokenizers_of_transformers(tmp_path_factory, tokenizer):
         folder = tmp_path_factory.mktemp(kind)
         path = str(folder / "spiece.model")
         train_sentencepiece([inspect.getsource(os)], path, size=600, model_type=kind)
-        own = tokenization.sentencepiece_tokenizer(path)
-        write_tokenizer(str(folder), Vocabulary(own, token_ids(own), {}))
+        vocabulary_tokenizer = tokenization.sentencepiece_tokenizer(path)
+        write_tokenizer(
+            str(folder), Vocabulary(vocabulary_tokenizer, token_ids(vocabulary_tokenizer), {})
+        )
         made[f"{kind} of ours"] = transformers.AutoTokenizer.from_pretrained(folder), True
         if kind == "unigram":
             (folder / "tokenizer.json").unlink()
@@ -370,7 +372,7 @@ def tokenizers_of_transformers(tmp_path_factory, tokenizer):
 
 
 @pytest.mark.parametrize("kind", ["bytes of ours", "bpe of ours", "unigram of ours", "T5", "BERT"])
-def test_names_of_special_tokens_in_a_text_are_text(kind, tokenizers_of_transformers):
+def test_encode_texts_never_makes_special_tokens(kind, tokenizers_of_transformers):
     theirs, splits = tokenizers_of_transformers[kind]
     names = [name for name in theirs.all_special_tokens if name != theirs.unk_token]
     texts = [f"a {name} b" for name in names] + ["".join(names), " ".join(names), "a＜/s＞b"]
@@ -384,7 +386,7 @@ def test_names_of_special_tokens_in_a_text_are_text(kind, tokenizers_of_transfor
         assert encode_texts(theirs, [text]) == [theirs(text, add_special_tokens=False).input_ids]
 
 
-def test_ids_of_a_tokenizer(tokenizer):
+def test_transformers_ids_come_from_tokenizer(tokenizer):
     ids = transformers_ids(tokenizer, T5)
     assert (ids.pad, ids.eos, ids.bos, ids.size) == (0, 1, 0, len(tokenizer))
     assert ids.mask == tokenizer.mask_token_id and ids.cls == tokenizer.cls_token_id

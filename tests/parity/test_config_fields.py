@@ -36,7 +36,7 @@ def reference(name):
     return perturbed(name)
 
 
-def others(value) -> list:
+def alternatives(value) -> list:
     """Returns values that a field might have instead of `value`."""
     if isinstance(value, bool) or value is None:
         return [not value]
@@ -51,7 +51,7 @@ def others(value) -> list:
     if "rope_type" in value:
         scaled = {"factor": 4.0, "rope_theta": value["rope_theta"]}
         return [value | scaled | {"rope_type": kind} for kind in ("linear", "dynamic", "default")]
-    return [value | {name: other} for name, old in value.items() for other in others(old)]
+    return [value | {name: other} for name, old in value.items() for other in alternatives(old)]
 
 
 def output(model) -> torch.Tensor:
@@ -77,32 +77,32 @@ def changed(model, **values):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(name, tmp_path):
+def test_accepted_fields_without_effect_on_settings_keep_outputs(name, tmp_path):
     """The outputs of `transformers` are the same whenever our settings are the same."""
     model = reference(name)
     model.save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     ours, theirs = recognize(source), changed(model)
     fields = type(model.config)().to_dict() | json.loads(model.config.to_json_string(False))
-    refused = 0
+    rejected = 0
     for field, value in fields.items():
-        for other in others(value):
+        for other in alternatives(value):
             try:
                 found = recognize(source._replace(config=source.config | {field: other}))
             except ValueError:
-                refused += 1
+                rejected += 1
                 continue
             # The pooling of a classifier is a prompt form; see tests/parity/test_sentences.py.
             if found.config != ours.config or field in ("dtype", "classifier_pooling"):
                 continue
             got = changed(model, **{field: other})
-            same = got is None or torch.allclose(got, theirs, atol=1e-5)
-            assert same, f"{field}={other} is neither refused nor read"
-    assert refused > 5
+            unchanged = got is None or torch.allclose(got, theirs, atol=1e-5)
+            assert unchanged, f"{field}={other} is neither rejected nor read"
+    assert rejected > 5
 
 
 @pytest.mark.parametrize(
-    "name, values, said",
+    "name, values, expected_words",
     [
         (
             "modernbert",
@@ -128,17 +128,17 @@ def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(na
         ),
     ],
 )
-def test_a_field_that_changes_outputs_is_refused_by_name(name, values, said, tmp_path):
+def test_unsupported_fields_raise(name, values, expected_words, tmp_path):
     reference(name).save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
-    with refuses(ValueError, *said):
+    with refuses(ValueError, *expected_words):
         recognize(source._replace(config=source.config | values))
 
 
 @pytest.mark.parametrize(
     "name", ["llama", "mixtral", *(pytest.param(x, marks=pytest.mark.slow) for x in ROTARY)]
 )
-def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_path):
+def test_default_rope_theta_matches_transformers(name, tmp_path):
     model = reference(name)
     model.save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
@@ -151,7 +151,7 @@ def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_
 
 
 @pytest.mark.parametrize(
-    "name, field, value, said",
+    "name, field, value, expected_words",
     [
         ("bart", "decoder_attention_heads", ..., "'decoder_attention_heads'"),
         ("llama", "hidden_size", None, "'hidden_size'"),
@@ -161,13 +161,13 @@ def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_
         ("llama", "rope_parameters", {"rope_theta": None}, "rope_theta=None"),
     ],
 )
-def test_a_field_that_is_missing_or_null_is_named(name, field, value, said, tmp_path):
+def test_missing_or_null_fields_raise(name, field, value, expected_words, tmp_path):
     """Fields are not guessed: `transformers` assumes 16 heads if config.json has no number."""
     reference(name).save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     values = {x: y for x, y in source.config.items() if x != field}
     values |= {} if value is ... else {field: value}
-    with refuses(ValueError, said):
+    with refuses(ValueError, expected_words):
         recognize(source._replace(config=values))
 
 
@@ -183,12 +183,12 @@ LOCAL, GLOBAL = "sliding_attention", "full_attention"
         (2 * [LOCAL], 4 * [GLOBAL]),
     ],
 )
-def test_stacks_whose_layers_have_other_kinds_are_refused(kinds, tmp_path):
+def test_unsupported_layer_types_of_stacks_raise(kinds, tmp_path):
     reference("t5gemma").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     changed = {
-        stack: source.config[stack] | {"layer_types": own}
-        for stack, own in zip(("encoder", "decoder"), kinds)
+        stack: source.config[stack] | {"layer_types": layer_types}
+        for stack, layer_types in zip(("encoder", "decoder"), kinds)
     }
     with refuses(ValueError, "layer_types", "full_attention"):
         recognize(source._replace(config=source.config | changed))
@@ -210,11 +210,13 @@ def test_stacks_whose_layers_have_other_kinds_are_refused(kinds, tmp_path):
         ("t5gemma", {"layer_types": ([LOCAL, GLOBAL], [LOCAL, GLOBAL, LOCAL, LOCAL])}),
     ],
 )
-def test_windows_and_kinds_of_layers_are_read_as_theirs(name, values, tmp_path):
+def test_windows_and_layer_types_match_transformers(name, values, tmp_path):
     model = reference(name)
     if name == "t5gemma":
-        own = zip(("encoder", "decoder"), values["layer_types"])
-        values = {x: getattr(model.config, x).to_dict() | {"layer_types": y} for x, y in own}
+        layer_types = zip(("encoder", "decoder"), values["layer_types"])
+        values = {
+            x: getattr(model.config, x).to_dict() | {"layer_types": y} for x, y in layer_types
+        }
     model.save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     source = source._replace(config=source.config | values)
@@ -224,7 +226,7 @@ def test_windows_and_kinds_of_layers_are_read_as_theirs(name, values, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, values, said",
+    "name, values, expected_words",
     [
         ("mistral", {"sliding_window": 0}, ["sliding_window=0", 1]),
         ("modernbert_decoder", {"sliding_window": 0}, ["sliding_window=0"]),
@@ -233,10 +235,10 @@ def test_windows_and_kinds_of_layers_are_read_as_theirs(name, values, tmp_path):
         ("gemma3", {"layer_types": 4 * [GLOBAL]}, ["layer_types=", f"'{LOCAL}'"]),
     ],
 )
-def test_a_window_or_layers_that_no_setting_has_are_refused_by_name(name, values, said, tmp_path):
+def test_unsupported_windows_or_layer_types_raise(name, values, expected_words, tmp_path):
     reference(name).save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
-    with refuses(ValueError, *said):
+    with refuses(ValueError, *expected_words):
         recognize(source._replace(config=source.config | values))
 
 
@@ -260,7 +262,7 @@ def our_logits(source) -> np.ndarray:
     return np.array(jax.jit(forward)(params, batch))
 
 
-def test_stacks_of_two_sizes_are_refused(tmp_path):
+def test_stacks_of_different_sizes_raise(tmp_path):
     reference("t5gemma").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     decoder = source.config["decoder"] | {"hidden_size": 64}
@@ -268,8 +270,8 @@ def test_stacks_of_two_sizes_are_refused(tmp_path):
         recognize(source._replace(config=source.config | {"decoder": decoder}))
 
 
-def test_fields_without_effect_are_accepted(tmp_path):
+def test_unknown_fields_with_neutral_values_are_accepted(tmp_path):
     reference("bert").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
-    more = {"adapters": {}, "is_folded": False, "some_rate": 0.0, "summary": None}
-    assert recognize(source._replace(config=source.config | more)).config.emb_dim == 32
+    ignored = {"adapters": {}, "is_folded": False, "some_rate": 0.0, "summary": None}
+    assert recognize(source._replace(config=source.config | ignored)).config.emb_dim == 32

@@ -77,7 +77,7 @@ def reference(name, tokenizer, roles):
 
 
 @functools.cache
-def both(name, folder):
+def pipeline_and_model(name, folder):
     """Returns (their pipeline, our model) for a random model that transformers saved."""
     tokenizer, roles = {"bert": bert_tokenizer, "roberta": roberta_tokenizer}[name]()
     model = reference(name, tokenizer, roles)
@@ -96,7 +96,7 @@ def both(name, folder):
     return (model, fast), Trained(found.model, params, ids, codec.encode, codec.decode)
 
 
-def of_text(ids, p):
+def text_probabilities(ids, p):
     first, end = ids.text
     return torch.nn.functional.pad(p[first:end], (first, len(p) - end))
 
@@ -104,9 +104,9 @@ def of_text(ids, p):
 @pytest.mark.sampled
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_the_likeliest_tokens(name, text, tmp_path_factory):
+def test_top_tokens_match_transformers_logits(name, text, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / f"fill_mask_{name}"
-    (model, fast), ours = both(name, str(folder))
+    (model, fast), ours = pipeline_and_model(name, str(folder))
     text = text.format(*[fast.mask_token] * text.count("{}"))
     read = fast(text, return_tensors="pt")
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_the_likeliest_tokens(name, text, tmp_path_factory):
     found = fill_masks(ours, [text])[0]
     assert len(found) == len(expected)
     for guesses, p in zip(found, expected):
-        p = of_text(ours.ids, p)  # special tokens are never written
+        p = text_probabilities(ours.ids, p)  # special tokens are never written
         top = torch.topk(p, 5)
         assert [guess.id for guess in guesses] == top.indices.tolist()
         given = torch.tensor([guess.probability for guess in guesses])
@@ -123,11 +123,11 @@ def test_the_likeliest_tokens(name, text, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_the_pipeline(name, tmp_path_factory):
+def test_top_tokens_match_fill_mask_pipeline(name, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / f"fill_mask_{name}"
-    (model, fast), ours = both(name, str(folder))
+    (model, fast), ours = pipeline_and_model(name, str(folder))
     pipeline = transformers.FillMaskPipeline(model=model, tokenizer=fast)
     ((guesses,),) = fill_masks(ours, ["a [MASK] b"])
     theirs = pipeline(f"a {fast.mask_token} b", top_k=ours.ids.size)
-    likeliest = [one["token"] for one in theirs if one["token"] in range(*ours.ids.text)]
+    likeliest = [guess["token"] for guess in theirs if guess["token"] in range(*ours.ids.text)]
     assert [guess.id for guess in guesses] == likeliest[:5]

@@ -104,10 +104,10 @@ def generated(name, rows, stop, **settings):
     model.generation_config = transformers.GenerationConfig()
     found = model.generate(torch.tensor(rows), generation_config=config)
     before = 1 if model.config.is_encoder_decoder else len(rows[0])
-    return [until(row[before:].tolist(), stop) for row in found.sequences], found
+    return [until_stop(row[before:].tolist(), stop) for row in found.sequences], found
 
 
-def until(row, stop):
+def until_stop(row, stop):
     return row[: row.index(stop) + 1] if stop in row else row
 
 
@@ -128,7 +128,7 @@ def rows_of():
         for x in (*NAMES, *WINDOWED)
     ],
 )
-def test_greedy(name, converted):
+def test_greedy_decoding_matches_transformers(name, converted):
     model, params = converted(name)
     rows = rows_of()
     stop = stop_of(name, rows)
@@ -143,7 +143,7 @@ def test_greedy(name, converted):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [slow_unless(x in ("bart", "llama"), x) for x in NAMES])
-def test_a_repetition_penalty(name, converted):
+def test_repetition_penalty_matches_transformers(name, converted):
     model, params = converted(name)
     rows = rows_of()
     expected, _ = generated(name, rows, None, repetition_penalty=1.7)
@@ -168,7 +168,7 @@ def test_a_repetition_penalty(name, converted):
         for beams, penalty in BEAMS
     ],
 )
-def test_beams(name, beams, penalty, converted):
+def test_beam_search_matches_transformers(name, beams, penalty, converted):
     model, params = converted(name)
     rows = rows_of()
     stop = stop_of(name, rows)
@@ -192,15 +192,15 @@ def test_beams(name, beams, penalty, converted):
     starts, ends = np.asarray(found.starts), np.asarray(found.ends)
     got = [
         row[starts[i] : ends[i, k]].tolist()
-        for i, of_row in enumerate(np.asarray(found.tokens))
-        for k, row in enumerate(of_row)
+        for i, beams_of_row in enumerate(np.asarray(found.tokens))
+        for k, row in enumerate(beams_of_row)
     ]
     assert got == expected
     scores = theirs.sequences_scores.numpy().reshape(ROWS, beams)
     np.testing.assert_allclose(found.scores, scores, atol=1e-4)
 
 
-# --- rules of a model's files -------------------------------------------------------------------
+# --- generation rules in a model's files --------------------------------------------------------
 
 RULES = {
     "forced ids": dict(forced_bos_token_id=2, forced_eos_token_id=3),
@@ -222,7 +222,7 @@ GPT2 = dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=2)
 TEXTS = ["the parser", "return a value if it is not None", "a list of names and values"]
 
 
-def written(folder, name, rules, in_config=False):
+def converted_with_rules(folder, name, rules, in_config=False):
     """Returns a model with rules in its files, its tokenizer, and our converted model."""
     kind = {"bart": transformers.BartForConditionalGeneration}.get(
         name, transformers.GPT2LMHeadModel
@@ -279,42 +279,42 @@ def their_answers(model, tokenizer, beams, **settings):
         for beams in (1, 3)
     ],
 )
-def test_the_rules_of_a_models_files_are_followed(name, rules, beams, tmp_path, capsys):
+def test_generation_rules_of_model_files_match_transformers(name, rules, beams, tmp_path, capsys):
     values = RULES[rules] | dict(num_beams=beams)
     if beams == 1:  # transformers refuses to save early_stopping without beams
         values = {x: y for x, y in values.items() if x != "early_stopping"}
     if name == "gpt2":  # the forced first id needs a prompt of one token
         values = {x: y for x, y in values.items() if x != "forced_bos_token_id"}
-    model, tokenizer, trained = written(tmp_path, name, values)
+    model, tokenizer, trained = converted_with_rules(tmp_path, name, values)
     mode = "respond" if name == "bart" else "continue"
     prompts = [text_prompt(trained, mode, text) for text in TEXTS]
     decoding = Decoding(max_new=NEW, beams=beams)
-    ours = [one.tokens for (one,) in generate(trained, prompts, decoding)]
+    ours = [answer.tokens for (answer,) in generate(trained, prompts, decoding)]
     assert ours == their_answers(model, tokenizer, beams)
     bare = trained._replace(rules=NO_RULES)
-    assert ours != [one.tokens for (one,) in generate(bare, prompts, decoding)]
+    assert ours != [answer.tokens for (answer,) in generate(bare, prompts, decoding)]
 
 
 @pytest.mark.slow
-def test_rules_are_read_from_config_json_and_hold_for_samples(tmp_path, capsys):
+def test_rules_in_config_json_apply_to_beams_and_samples(tmp_path, capsys):
     values = dict(forced_bos_token_id=17, forced_eos_token_id=18, num_beams=3, length_penalty=2.0)
-    model, tokenizer, trained = written(tmp_path, "bart", values, in_config=True)
+    model, tokenizer, trained = converted_with_rules(tmp_path, "bart", values, in_config=True)
     assert "--beams=3 --length_penalty=2.0" in " ".join(capsys.readouterr().out.split())
     prompts = [text_prompt(trained, "respond", text) for text in TEXTS]
     searched = generate(trained, prompts, Decoding(max_new=NEW, beams=3, length_penalty=2.0))
-    assert [one.tokens for (one,) in searched] == their_answers(model, tokenizer, 3)
-    ((one, other),) = generate(
+    assert [first.tokens for (first,) in searched] == their_answers(model, tokenizer, 3)
+    ((first, second),) = generate(
         trained, prompts[:1], Decoding(max_new=5, temperature=3.0, samples=2)
     )
-    assert one.tokens[0] == other.tokens[0] == 17 and one.tokens != other.tokens
-    assert len(one.tokens) < 5 or one.tokens[-1] == 18
-    assert one.text == trained.decode(one.tokens[1:])
+    assert first.tokens[0] == second.tokens[0] == 17 and first.tokens != second.tokens
+    assert len(first.tokens) < 5 or first.tokens[-1] == 18
+    assert first.text == trained.decode(first.tokens[1:])
     scored, count = answered_prompt(trained, TEXTS[0], "a value")
     assert scored.start[: len(scored.start) - count] == [17]
 
 
 @pytest.mark.parametrize(
-    "values, said",
+    "values, expected_words",
     [
         ({"bad_words_ids": [[5, 6]]}, ["bad_words_ids=[[5, 6]]"]),
         ({"encoder_no_repeat_ngram_size": 3}, ["encoder_no_repeat_ngram_size=3"]),
@@ -323,10 +323,10 @@ def test_rules_are_read_from_config_json_and_hold_for_samples(tmp_path, capsys):
         ({"forced_eos_token_id": "x"}, ["forced_eos_token_id='x'"]),
     ],
 )
-def test_a_setting_of_generate_that_cannot_be_followed_is_refused(values, said, tmp_path):
+def test_unsupported_generation_settings_raise(values, expected_words, tmp_path):
     saved(tmp_path, transformers.BartForConditionalGeneration, BART)
     (tmp_path / "generation_config.json").write_text(json.dumps(values))
-    with refuses(ValueError, *said):
+    with refuses(ValueError, *expected_words):
         from_hugging_face(str(tmp_path))
 
 
@@ -338,7 +338,7 @@ def test_a_setting_of_generate_that_cannot_be_followed_is_refused(values, said, 
         ({"min_length": 9, "min_new_tokens": 0}, NO_RULES),
     ],
 )
-def test_the_least_number_of_new_tokens_replaces_the_least_length(values, expected, tmp_path):
+def test_min_new_tokens_overrides_min_length(values, expected, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(values))
     assert generation_rules(tmp_path) == expected
 
@@ -352,14 +352,14 @@ def test_the_least_number_of_new_tokens_replaces_the_least_length(values, expect
         ({"num_beams": 3, "repetition_penalty": 1.3}, []),
     ],
 )
-def test_only_options_that_predict_accepts_are_recommended(values, options, tmp_path):
+def test_search_options_are_options_of_predict(values, options, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(values))
     assert search_options(tmp_path, "decoder") == options
 
 
 @pytest.mark.slow
-def test_drafts_are_refused_for_a_model_whose_files_have_rules(tmp_path, capsys):
-    _, _, trained = written(tmp_path, "bart", RULES["forced ids"])
+def test_draft_model_with_generation_rules_raises(tmp_path, capsys):
+    _, _, trained = converted_with_rules(tmp_path, "bart", RULES["forced ids"])
     draft = draft_model(trained, trained, 2)
     with refuses(ValueError, "forced_first", "2"):
         generate(trained, [text_prompt(trained, "respond", "the")], Decoding(), draft=draft)
@@ -390,7 +390,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_filters(name):
+def test_sampling_filters_match_transformers(name):
     settings, processors = FILTERS[name]
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 3, (50, VOCAB)).astype(np.float32)
@@ -407,17 +407,19 @@ def test_filters(name):
     )
 
 
-def test_generate_applies_the_filters_in_the_same_order():
+def test_transformers_applies_filters_in_tested_order():
     model = reference("gpt2")
     config = transformers.GenerationConfig(
         do_sample=True, repetition_penalty=1.3, temperature=1.4, top_k=40, top_p=0.9, min_p=0.03
     )
     model.generation_config = transformers.GenerationConfig()
     prepared = model._get_logits_processor(generation_config=config)
-    assert [type(one) for one in prepared] == [type(make()) for make in FILTERS["all of them"][1]]
+    assert [type(processor) for processor in prepared] == [
+        type(make()) for make in FILTERS["all of them"][1]
+    ]
 
 
-# --- a run of one's own, exported ---------------------------------------------------------------
+# --- exported runs ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -428,9 +430,7 @@ def test_generate_applies_the_filters_in_the_same_order():
         ("encoder_decoder", "span_corruption", "import <extra_id_0> as x"),
     ],
 )
-def test_an_export_of_a_run_generates_the_same_from_the_same_text(
-    builder, objective, text, tmp_path, capsys
-):
+def test_exported_run_generates_the_same_tokens(builder, objective, text, tmp_path, capsys):
     """The exported tokenizer frames a text like training rows, and no mask hides the start."""
     directory = runs.write_run(tmp_path / "run", builder, objective)
     convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])

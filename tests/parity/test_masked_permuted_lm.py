@@ -23,9 +23,8 @@ IDS = TokenIds(size=VOCAB, text=(5, VOCAB), pad=0, eos=2, bos=1, mask=4, cls=1, 
 TEXT = 7  # number of tokens
 
 
-def of_paper(tokens, predicted):
-    """Returns the logits of each predicted position, given the text and the positions in their
-    order.
+def logits_by_paper(tokens, predicted):
+    """Returns the logits of the predicted positions, given a text and their order.
 
     The content stream has the tokens that are not predicted, then the predicted tokens, then masks
     at their positions. A predicted token attends to itself and to earlier tokens, and to masks in
@@ -59,7 +58,7 @@ def of_paper(tokens, predicted):
     return out.prediction_logits[0, -count:].numpy()
 
 
-def test_one_pass_has_the_predictions_of_two_streams(tmp_path):
+def test_one_pass_matches_two_stream_predictions(tmp_path):
     perturbed("bert").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     found = recognize(source)
@@ -76,11 +75,13 @@ def test_one_pass_has_the_predictions_of_two_streams(tmp_path):
 
     features = corrupt(objective, [text], copies=4)
     for row in range(4):
-        one = features_of(features, row) | {"member": np.int32(0)}
-        batch = {name: x[None] for name, x in arrange(layouts.encoder, one, lengths, 1).items()}
+        row_features = features_of(features, row) | {"member": np.int32(0)}
+        batch = {
+            name: x[None] for name, x in arrange(layouts.encoder, row_features, lengths, 1).items()
+        }
         labels = batch["encoder_target_slots"][0]
         predicted = batch["encoder_positions"][0, labels].tolist()
         whole = [IDS.cls, *text.tolist(), IDS.sep]
         assert batch["encoder_target_tokens"][0].tolist() == [whole[at] for at in predicted]
-        expected = of_paper(whole, predicted)
+        expected = logits_by_paper(whole, predicted)
         np.testing.assert_allclose(logits(batch), expected, atol=1e-4)

@@ -68,27 +68,29 @@ def exported(directory, config: Config, family) -> Config:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_a_changed_setting_is_refused_or_comes_back(name, tmp_path):
+def test_changed_settings_are_rejected_or_survive_export(name, tmp_path):
     perturbed(name).save_pretrained(tmp_path / "saved")
     found = recognize(open_source(str(tmp_path / "saved")))
-    refused, kept = [], []
+    rejected, kept = [], []
     for number, (setting, config) in enumerate(changed(found.config)):
         if setting == "classifier_layer":  # this model has no classes
             continue
         try:
-            again = exported(tmp_path / str(number), config, found.family)
+            imported_config = exported(tmp_path / str(number), config, found.family)
         except ValueError as error:
-            refused.append((setting, str(error)))
+            rejected.append((setting, str(error)))
             continue
-        assert resolved_settings(again)[setting] == resolved_settings(config)[setting], setting
+        assert resolved_settings(imported_config)[setting] == resolved_settings(config)[setting], (
+            setting
+        )
         kept.append(setting)
-    assert {"norm_epsilon", "mlp_dim"} & set(kept) and len(refused) > 20
-    named = [error for setting, error in refused if f"{setting}=" in error]
+    assert {"norm_epsilon", "mlp_dim"} & set(kept) and len(rejected) > 20
+    named = [error for setting, error in rejected if f"{setting}=" in error]
     # Other messages name a setting that depends on this one, such as head_dim on num_heads.
-    assert len(named) > 0.7 * len(refused)
+    assert len(named) > 0.7 * len(rejected)
 
 
-def test_a_setting_that_the_named_family_lacks_is_named(tmp_path):
+def test_export_as_family_without_setting_raises(tmp_path):
     perturbed("bert").save_pretrained(tmp_path / "saved")
     config = recognize(open_source(str(tmp_path / "saved"))).config
     other = dataclasses.replace(config, norm_epsilon=1e-5)

@@ -114,9 +114,9 @@ def packed_batch(layout, sources, targets):
                 causal = stack == "decoder"
                 row |= row_features(stack, documents[:count], sum(LENGTHS) + 3, causal)
         if layout == "encoder_decoder":
-            seen = row["encoder_segment_ids"]
+            segments = row["encoder_segment_ids"]
             bounds = [
-                (np.flatnonzero(seen == s)[[0, -1]] + [0, 1]) if s else np.array([0, 1])
+                (np.flatnonzero(segments == s)[[0, -1]] + [0, 1]) if s else np.array([0, 1])
                 for s in row["decoder_segment_ids"]
             ]
             row["cross_key_intervals"] = np.array(bounds).T
@@ -161,11 +161,11 @@ def our_logits(model, params, batch, heads=("vocabulary",)):
     return jax.device_get(jax.jit(forward)(params, batch))
 
 
-def worst(model, params, name):
+def largest_difference(model, params, name):
     """Returns the largest difference of any logit, for packed and for padded documents."""
     sources, targets = documents(1), documents(2)
     batch = packed_batch(model.layout, sources, targets)
-    theirs = [their_logits(name, *each) for each in zip(sources, targets)]
+    theirs = [their_logits(name, *pair) for pair in zip(sources, targets)]
     ours = our_logits(model, params, batch, tuple(theirs[0]))
     logits, differences, at = ours["vocabulary"], [], 0
     for number, (expected, target) in enumerate(zip(theirs, targets)):
@@ -180,13 +180,13 @@ def worst(model, params, name):
 
 
 @pytest.mark.parametrize("name", typical(MODELS))
-def test_logits_equal_with_padding_and_packing(name, imported):
+def test_logits_match_with_padding_and_packing(name, imported):
     found, params = imported(name)
-    assert worst(found.model, params, name) <= ATOL
+    assert largest_difference(found.model, params, name) <= ATOL
 
 
 @pytest.mark.parametrize("name", typical(MODELS))
-def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
+def test_export_has_same_tensor_names_and_bits(name, imported, saved, tmp_path):
     found, params = imported(name)
     before = open_source(saved(name))
     written = write_model(tmp_path, found.config, params, extra=before.config, family=found.family)
@@ -194,25 +194,25 @@ def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
     after = open_source(tmp_path)
     copies = found.family.copies(found.config).keys()
     names, written_names = (
-        {x for x in one.names if not found.family.ignores(x)} for one in (before, after)
+        {x for x in source.names if not found.family.ignores(x)} for source in (before, after)
     )
     assert names - copies == written_names
-    for one in written_names:
-        np.testing.assert_array_equal(before.read(one), after.read(one), err_msg=one)
-    again = type(reference(name)).from_pretrained(tmp_path).eval()
+    for tensor in written_names:
+        np.testing.assert_array_equal(before.read(tensor), after.read(tensor), err_msg=tensor)
+    exported = type(reference(name)).from_pretrained(tmp_path).eval()
     ids = torch.tensor(tokens(1, 9, 3))
     with torch.no_grad():
         inputs = {"decoder_input_ids": ids} if found.model.layout == "encoder_decoder" else {}
-        one, other = (model(input_ids=ids, **inputs)[0] for model in (reference(name), again))
-    assert_same_weights(reference(name), again, found.family)
-    torch.testing.assert_close(one, other, atol=NOISE, rtol=0)
+        expected, got = (model(input_ids=ids, **inputs)[0] for model in (reference(name), exported))
+    assert_same_weights(reference(name), exported, found.family)
+    torch.testing.assert_close(expected, got, atol=NOISE, rtol=0)
 
 
 NOISE = 1e-5  # PyTorch sums in another order if an array has another place in memory
 
 
-def assert_same_weights(one, other, family):
-    ours, theirs = one.state_dict(), other.state_dict()
+def assert_same_weights(model, other_model, family):
+    ours, theirs = model.state_dict(), other_model.state_dict()
     assert ours.keys() == theirs.keys()
     for name in ours:
         if family.ignores(name):  # the tensors of images
@@ -220,7 +220,7 @@ def assert_same_weights(one, other, family):
         torch.testing.assert_close(ours[name], theirs[name], atol=0, rtol=0)
 
 
-def test_positions_of_pegasus_may_be_missing_as_they_are_sinusoids(imported, saved, tmp_path):
+def test_missing_pegasus_positions_are_sinusoids(imported, saved, tmp_path):
     found, params = imported("pegasus")
     plain = transformers.PegasusForConditionalGeneration(reference("pegasus").config)
     source = open_source(saved("pegasus"))
@@ -234,11 +234,11 @@ def test_positions_of_pegasus_may_be_missing_as_they_are_sinusoids(imported, sav
 
 
 @pytest.mark.parametrize("name", ["esm", "esm_bare"])
-def test_an_export_in_bfloat16_keeps_the_rotary_frequencies(name, imported, tmp_path):
+def test_bfloat16_export_keeps_rotary_frequencies(name, imported, tmp_path):
     found, params = imported(name)
     write_model(tmp_path, found.config, params, dtype="bfloat16")
-    again = recognize(open_source(str(tmp_path))).config
-    assert again.rope_float16 == found.config.rope_float16 == (name == "esm")
+    exported_config = recognize(open_source(str(tmp_path))).config
+    assert exported_config.rope_float16 == found.config.rope_float16 == (name == "esm")
     model = type(reference(name)).from_pretrained(tmp_path)
     theirs = reference(name).esm.rotary_embeddings.inv_freq
     torch.testing.assert_close(model.esm.rotary_embeddings.inv_freq, theirs, atol=0, rtol=1e-6)
@@ -254,7 +254,7 @@ def read_documents(name, seed=1):
     """
     eos = reference(name).config.eos_token_id
     encodes = recognized_layout(name) == "encoder_decoder"
-    return [np.append(one[:-1], eos) if encodes else one for one in documents(seed)]
+    return [np.append(document[:-1], eos) if encodes else document for document in documents(seed)]
 
 
 def their_output(name, model, document):
@@ -268,7 +268,7 @@ def their_output(name, model, document):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", OTHER_HEADS)
-def test_heads_agree_with_padding_and_packing(name, imported):
+def test_heads_match_with_padding_and_packing(name, imported):
     found, params = imported(name)
     head = OTHER_HEADS[name][1]
     assert found.heads == (head,)
@@ -277,13 +277,13 @@ def test_heads_agree_with_padding_and_packing(name, imported):
     if layout == "encoder_decoder":  # its decoder reads the same text again
         start = reference(name).config.decoder_start_token_id
         # mBART's decoder begins with the end of the text.
-        targets = [np.append(one[-1] if start is None else start, one[:-1]) for one in sources]
+        targets = [np.append(x[-1] if start is None else start, x[:-1]) for x in sources]
     ours = our_logits(found.model, params, packed_batch(layout, sources, targets), (head,))[head]
     for row, at, source in ((0, 0, sources[0]), (0, LENGTHS[0], sources[1]), (1, 0, sources[0])):
         theirs = their_output(name, reference(name), source)
-        each = head in ("vocabulary", "token_classes", "replaced")  # for every slot
-        one = at if layout == "encoder" else at + len(source) - 1
-        got = ours[row, at : at + len(source)] if each else ours[row, one]
+        per_slot = head in ("vocabulary", "token_classes", "replaced")
+        slot = at if layout == "encoder" else at + len(source) - 1
+        got = ours[row, at : at + len(source)] if per_slot else ours[row, slot]
         got = got[..., 0] if head == "replaced" else got
         assert got.shape == theirs.shape
         np.testing.assert_allclose(got, theirs, atol=ATOL, rtol=0)
@@ -291,21 +291,21 @@ def test_heads_agree_with_padding_and_packing(name, imported):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", OTHER_HEADS)
-def test_an_export_names_the_class_that_has_these_heads(name, imported, saved, tmp_path):
+def test_export_names_class_with_same_heads(name, imported, saved, tmp_path):
     found, params = imported(name)
     before = open_source(saved(name))
     write_model(tmp_path, found.config, params, extra=before.config)
     after = open_source(tmp_path)
     made = reference(name)
     assert after.config["architectures"] == [type(made).__name__]
-    again, report = type(made).from_pretrained(tmp_path, output_loading_info=True)
+    exported, report = type(made).from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert again.config.id2label == made.config.id2label
-    assert again.config.problem_type == made.config.problem_type
+    assert exported.config.id2label == made.config.id2label
+    assert exported.config.problem_type == made.config.problem_type
     source = read_documents(name)[0]
-    assert_same_weights(made, again, found.family)
+    assert_same_weights(made, exported, found.family)
     np.testing.assert_allclose(
-        their_output(name, again.eval(), source), their_output(name, made, source), atol=NOISE
+        their_output(name, exported.eval(), source), their_output(name, made, source), atol=NOISE
     )
     # Without the source's config.json, the number of labels is the same and their names differ.
     write_model(tmp_path / "bare", found.config, params, extra={"pad_token_id": 0})
@@ -318,10 +318,10 @@ class Messages(logging.Handler):
 
     def __init__(self):
         super().__init__(logging.WARNING)
-        self.said = []
+        self.collected = []
 
     def emit(self, record):
-        self.said.append(record.getMessage())
+        self.collected.append(record.getMessage())
 
 
 @pytest.fixture
@@ -329,7 +329,7 @@ def messages():
     """Returns the messages that `transformers` logs at the level of warnings and above."""
     handler, logger = Messages(), logging.getLogger("transformers")
     logger.addHandler(handler)
-    yield handler.said
+    yield handler.collected
     logger.removeHandler(handler)
 
 
@@ -338,7 +338,7 @@ def messages():
     "ids", ["of the source", pytest.param("not known", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", [*MODELS, *OTHER_HEADS])
-def test_an_export_loads_without_a_warning(name, ids, imported, saved, tmp_path, messages):
+def test_export_loads_without_warnings(name, ids, imported, saved, tmp_path, messages):
     found, params = imported(name)
     extra = open_source(saved(name)).config if ids == "of the source" else {}
     write_model(tmp_path, found.config, params, extra=extra, family=found.family)
@@ -349,19 +349,23 @@ def test_an_export_loads_without_a_warning(name, ids, imported, saved, tmp_path,
         made.from_pretrained(tmp_path)
     if has_untied_warning(found.family, found.config):
         # Any T5 1.1 or mT5, also as published: `transformers` 5 assumes tied logits.
-        messages = [said for said in messages if "`tie_word_embeddings=False`" not in said]
+        messages = [message for message in messages if "`tie_word_embeddings=False`" not in message]
     assert not messages
 
 
 @pytest.mark.slow
-def test_exports_that_load_with_a_warning_are_named(imported, saved):
+def test_set_of_families_with_untied_warning(imported, saved):
     families = {name: imported(name)[0] for name in MODELS}
-    warned = {x for x, one in families.items() if has_untied_warning(one.family, one.config)}
+    warned = {
+        x
+        for x, imported_model in families.items()
+        if has_untied_warning(imported_model.family, imported_model.config)
+    }
     assert warned == {"t5_1_1", "ul2", "mt5", "umt5_untied"}
 
 
 @pytest.mark.parametrize(
-    "name, changed, said",
+    "name, changed, expected_words",
     [
         ("t5", {"architectures": ["T5ForTokenClassification"]}, "T5ForTokenClassification"),
         (
@@ -374,20 +378,20 @@ def test_exports_that_load_with_a_warning_are_named(imported, saved):
         ("llama", {"token_classification_bias": False}, "token_classification_bias=False"),
     ],
 )
-def test_a_class_that_no_model_here_has_is_refused_by_name(name, changed, said, saved):
+def test_unsupported_classes_raise(name, changed, expected_words, saved):
     source = open_source(saved(name))
-    with refuses(ValueError, said):
+    with refuses(ValueError, expected_words):
         recognize(source._replace(config=source.config | changed))
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_every_class_that_an_export_may_name_exists(kind):
+def test_all_exported_classes_exist_in_transformers(kind):
     family = FAMILIES[kind]
     for name in (family.architecture, *(name for _, name in family.by_heads)):
         assert hasattr(transformers, name), name
 
 
-def test_a_decoder_without_a_head_gets_none(tmp_path):
+def test_headless_decoder_is_imported_without_heads(tmp_path):
     """AutoModel saves such untied weights without lm_head.weight."""
     reference("llama").model.save_pretrained(tmp_path / "in")
     source = open_source(str(tmp_path / "in"))
@@ -403,12 +407,12 @@ def test_a_decoder_without_a_head_gets_none(tmp_path):
         theirs = reference("llama").model(torch.tensor(document)[None]).last_hidden_state
     np.testing.assert_allclose(ours, theirs, atol=ATOL, rtol=0)
     write_model(tmp_path / "out", found.config, params)
-    again = open_source(str(tmp_path / "out"))
-    assert again.config["architectures"] == ["LlamaModel"]
-    assert recognize(again).heads == ()
+    exported = open_source(str(tmp_path / "out"))
+    assert exported.config["architectures"] == ["LlamaModel"]
+    assert recognize(exported).heads == ()
 
 
-def test_tied_logits_are_decided_by_config_json(tmp_path):
+def test_tied_config_with_different_lm_head_raises(tmp_path):
     """As in `transformers`, this holds for any tensors; a tensor that differs is refused."""
     reference("llama").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
@@ -417,12 +421,12 @@ def test_tied_logits_are_decided_by_config_json(tmp_path):
         recognize(tied)
 
 
-# --- positions that are counted from the padding -------------------------------------------------
+# --- positions that are offset by the padding id -------------------------------------------------
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("pad", [0, 1, 5])
-def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad, tmp_path):
+def test_roberta_export_with_any_pad_id_matches_and_reimports(pad, tmp_path):
     """The padding id of the run's vocabulary is `pad`, which does not occur in its texts."""
     theirs = reference("roberta").config
     source = tmp_path / "source"
@@ -442,15 +446,15 @@ def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad
     batch = packed_batch("encoder", [text, text[:7]], [text, text[:7]])
     expected = our_logits(found.model, params, batch)["vocabulary"][0, : len(text)]
     np.testing.assert_allclose(logits, expected, atol=ATOL, rtol=0)
-    again = recognize(open_source(tmp_path / "out"))
-    assert again.config.position_offset == pad + 1
-    assert again.config.max_positions == found.config.max_positions
-    back = jax.tree.map(jnp.asarray, nested(read_params(open_source(tmp_path / "out"), again)))
-    got = our_logits(again.model, back, batch)["vocabulary"][0, : len(text)]
+    reimported = recognize(open_source(tmp_path / "out"))
+    assert reimported.config.position_offset == pad + 1
+    assert reimported.config.max_positions == found.config.max_positions
+    back = jax.tree.map(jnp.asarray, nested(read_params(open_source(tmp_path / "out"), reimported)))
+    got = our_logits(reimported.model, back, batch)["vocabulary"][0, : len(text)]
     np.testing.assert_allclose(got, expected, atol=ATOL, rtol=0)
 
 
-# --- every switch matters -----------------------------------------------------------------------
+# --- every setting matters ----------------------------------------------------------------------
 
 FLIPS = {
     "norm": {"norm": "layer"},
@@ -570,27 +574,30 @@ ACTIVATIONS = ["t5", "t5_1_1", "ul2", "bert", "modernbert", "gpt2", "llama"]
         for switch in COMMON
     ],
 )
-def test_any_other_switch_shows(name, switch, imported):
+def test_flipping_any_setting_changes_logits(name, switch, imported):
     found, params = imported(name)
     settings = found.settings | flipped(switch, found.config)
-    other = getattr(builders, found.model.layout)(60, found.heads, **settings)
+    changed_model = getattr(builders, found.model.layout)(60, found.heads, **settings)
     # GELU and its approximation differ by at most 5e-4.
-    assert worst(other, params, name) > (2 if switch == "mlp_activations" else 10) * ATOL
+    assert (
+        largest_difference(changed_model, params, name)
+        > (2 if switch == "mlp_activations" else 10) * ATOL
+    )
 
 
 # --- losses and gradients -----------------------------------------------------------------------
 
 
-def apart(arrays):
+def by_saved_name(arrays):
     """Yields arrays by the names under which they are saved. In memory, experts are one array."""
     mixtral = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
     for name, array in arrays.items():
-        layer, _, of_experts = name.partition(".mlp.experts.")
-        if of_experts not in ("gate_up_proj", "down_proj"):
+        layer, _, expert_tensor = name.partition(".mlp.experts.")
+        if expert_tensor not in ("gate_up_proj", "down_proj"):
             yield name, array
             yield name.replace(".mlp.gate.weight", ".block_sparse_moe.gate.weight"), array
             continue
-        names = ("gate_proj", "up_proj") if of_experts == "gate_up_proj" else ("down_proj",)
+        names = ("gate_proj", "up_proj") if expert_tensor == "gate_up_proj" else ("down_proj",)
         for which, part in zip(names, np.split(array, len(names), axis=1)):
             for number, matrix in enumerate(part):
                 yield f"{layer}.mlp.experts.{number}.{which}.weight", matrix
@@ -617,7 +624,7 @@ def routing_of(logits, segments, experts_per_token):
     return jax.device_get(routing(params, logits, segments))
 
 
-def test_losses_of_a_router_agree():
+def test_router_losses_match_transformers():
     """Mixtral's loss counts a token K times. Switch Transformers' loss has no padding mask."""
     mixtral = transformers.models.mixtral.modeling_mixtral
     switch = transformers.models.switch_transformers.modeling_switch_transformers
@@ -631,8 +638,8 @@ def test_losses_of_a_router_agree():
     theirs = switch.load_balancing_loss_func(probabilities, probabilities.argmax(-1))
     routing = routing_of(logits, mask | True, 1)
     # Their Switch loss takes each row separately.
-    each = [jax.tree.map(lambda x, i=i: x[:, i : i + 1], routing) for i in range(2)]
-    ours = np.mean([load_balance_loss(one) for one in each])
+    rows = [jax.tree.map(lambda x, i=i: x[:, i : i + 1], routing) for i in range(2)]
+    ours = np.mean([load_balance_loss(row) for row in rows])
     assert ours == pytest.approx(float(theirs), 1e-5)
     theirs = switch.router_z_loss_func(torch.tensor(logits))
     assert router_z_loss(routing) == pytest.approx(float(theirs), 1e-5)
@@ -643,22 +650,22 @@ REARRANGED = ("mixtral_window", "switch_every")
 
 
 @pytest.mark.parametrize("name", typical(name for name in MODELS if name not in REARRANGED))
-def test_losses_and_gradients_agree(name, imported):
+def test_losses_and_gradients_match_transformers(name, imported):
     found, params = imported(name)
     config, layout, model = found.config, found.model.layout, reference(name)
-    one, two = tokens(2, 9, 5)
+    source_tokens, target_tokens = tokens(2, 9, 5)
     batch = {}
-    for stack, document in (("encoder", one), ("decoder", two)):
+    for stack, document in (("encoder", source_tokens), ("decoder", target_tokens)):
         if layout in (stack, "encoder_decoder"):
             features = row_features(stack, [document], 9, causal=stack == "decoder")
             batch |= {k: jnp.asarray(x, jnp.int32)[None] for k, x in features.items()}
-    source, target = torch.tensor(one)[None], torch.tensor(two)[None]
+    source, target = torch.tensor(source_tokens)[None], torch.tensor(target_tokens)[None]
     if layout == "encoder_decoder":
         batch["cross_key_intervals"] = jnp.asarray([[[0] * 9, [9] * 9]], jnp.int32)
         given, labels = dict(input_ids=source, decoder_input_ids=target), target.flip(1)
         expected = labels[0].numpy()
     elif layout == "decoder":  # these models shift labels themselves
-        given, labels, expected = dict(input_ids=target), target, np.r_[two[1:], -100]
+        given, labels, expected = dict(input_ids=target), target, np.r_[target_tokens[1:], -100]
     else:
         labels = torch.where(source % 3 == 0, source, -100)
         given, expected = dict(input_ids=source), labels[0].numpy()
@@ -686,7 +693,7 @@ def test_losses_and_gradients_agree(name, imported):
         key.replace("text_model.", ""): np.zeros(p.shape) if p.grad is None else p.grad.numpy()
         for key, p in model.named_parameters(remove_duplicate=False)
     }
-    their_gradients = dict(apart(their_gradients))
+    their_gradients = dict(by_saved_name(their_gradients))
     fixed = {key for key, p in model.named_parameters() if not p.requires_grad}  # sinusoids
     fixed.add("final_logits_bias")  # a buffer of `transformers`, which has no gradient
     flat = flattened(gradients)

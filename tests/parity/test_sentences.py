@@ -62,7 +62,7 @@ LEFT_TO_RIGHT = [
     ],
     ids=[f"{name}: {frame}" for name, _, frame in LEFT_TO_RIGHT],
 )
-def test_a_classifier_that_reads_from_left_to_right(name, widths, frame, tmp_path, capsys):
+def test_causal_classifier_matches_and_exports_unchanged(name, widths, frame, tmp_path, capsys):
     """It answers like `transformers` for single texts, and an export of it is unchanged."""
     kind = getattr(transformers, f"{name}ForSequenceClassification")
     model, tokenizer = saved(tmp_path / "in", kind, widths, frame, **NAMES)
@@ -74,15 +74,15 @@ def test_a_classifier_that_reads_from_left_to_right(name, widths, frame, tmp_pat
             p = model(tokenizer(text, return_tensors="pt").input_ids).logits[0].softmax(-1).tolist()
         assert dict(found) == pytest.approx(dict(zip(NAMES["id2label"].values(), p)), abs=1e-5)
     predict.main([f"--run={tmp_path}/run", TEXTS[0]])
-    assert max(found, key=lambda one: one[1])[0] in capsys.readouterr().out
+    assert max(found, key=lambda class_and_share: class_and_share[1])[0] in capsys.readouterr().out
     convert.main([f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/out"])
-    again, loaded = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
+    exported, loaded = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not loaded["missing_keys"] and not loaded["unexpected_keys"]
-    torch.testing.assert_close(again.state_dict(), model.state_dict(), atol=0, rtol=0)
+    torch.testing.assert_close(exported.state_dict(), model.state_dict(), atol=0, rtol=0)
 
 
 @pytest.mark.slow
-def test_a_decoder_tags_words(tmp_path):
+def test_decoder_tags_match_transformers(tmp_path):
     kind = transformers.GPT2ForTokenClassification
     model, tokenizer = saved(tmp_path / "in", kind, GPT2, **NAMES)
     convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
@@ -98,7 +98,7 @@ def test_a_decoder_tags_words(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_modernbert_classifies_by_what_its_config_pools(tmp_path):
+def test_modernbert_classifier_uses_config_pooling(tmp_path):
     _, tokenizer = saved(tmp_path / "tokenizer", transformers.BertModel)
     widths = {name: WIDTHS[name] for name in list(WIDTHS)[:4]}
     config = transformers.ModernBertConfig(
@@ -136,7 +136,7 @@ def pool_by(folder, **config):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("pooling, ours", [("cls", "first"), ("mean", "mean")])
-def test_an_imported_sentence_model_pools_as_its_files_say(pooling, ours, tmp_path):
+def test_imported_sentence_model_uses_pooling_of_its_files(pooling, ours, tmp_path):
     model, tokenizer = saved(tmp_path / "in", transformers.BertModel)
     key = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}[pooling]
     pool_by(tmp_path / "in", pooling_mode_max_tokens=False, **{key: True})
@@ -151,7 +151,9 @@ def test_an_imported_sentence_model_pools_as_its_files_say(pooling, ours, tmp_pa
     convert.main([f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/out"])
     kept = json.loads((tmp_path / "out" / "1_Pooling" / "config.json").read_text())
     assert kept[key] and sum(bool(x) for name, x in kept.items() if "mode" in name) == 1
-    kinds = [one["type"] for one in json.loads((tmp_path / "out" / "modules.json").read_text())]
+    kinds = [
+        module["type"] for module in json.loads((tmp_path / "out" / "modules.json").read_text())
+    ]
     assert [kind.split(".")[-1] for kind in kinds] == ["Transformer", "Pooling", "Normalize"]
 
 
@@ -168,7 +170,7 @@ def test_an_imported_sentence_model_pools_as_its_files_say(pooling, ours, tmp_pa
         ),
     ],
 )
-def test_another_pooling_is_refused(pooling, modules, values, tmp_path, capsys):
+def test_unsupported_pooling_modules_raise(pooling, modules, values, tmp_path, capsys):
     saved(tmp_path / "in", transformers.BertModel)
     pool_by(tmp_path / "in", **pooling)
     types = [{"type": f"sentence_transformers.models.{kind}"} for kind in modules]
@@ -181,26 +183,28 @@ BERT_LIKE |= dict(positions="learned", max_positions=40, mlp_activations=("gelu_
 
 
 @pytest.mark.slow
-def test_an_exported_electra_is_its_discriminator(tmp_path, capsys):
+def test_electra_export_is_its_discriminator(tmp_path, capsys):
     directory = runs.write_run(tmp_path / "run", "electra", "replaced_token_detection", **BERT_LIKE)
     convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "as ElectraForPreTraining" in said
-    assert "Left out, since transformers has no place for it: generator, generator_in, gene" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "as ElectraForPreTraining" in printed
+    assert (
+        "Left out, since transformers has no place for it: generator, generator_in, gene" in printed
+    )
     kind = transformers.ElectraForPreTraining
     model, loaded = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not loaded["missing_keys"] and not loaded["unexpected_keys"]
-    own = open_run(directory)
-    row = [own.ids.cls, *own.encode(TEXTS[0]), own.ids.sep]
+    run = open_run(directory)
+    row = [run.ids.cls, *run.encode(TEXTS[0]), run.ids.sep]
     batch = encoder_batch([row])
-    nothing = {f"encoder_{name}": np.zeros((1, 1), np.int32) for name in PREDICTED}
-    ours = replaced_logits(own, batch | nothing)[0, : len(row), 0]
+    no_targets = {f"encoder_{name}": np.zeros((1, 1), np.int32) for name in PREDICTED}
+    ours = replaced_logits(run, batch | no_targets)[0, : len(row), 0]
     with torch.no_grad():
         theirs = model.eval()(torch.tensor([row])).logits[0]
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
     convert.main([f"--from=hf:{tmp_path}/out", f"--to={tmp_path}/again"])
-    again = open_run(f"{tmp_path}/again")
-    back = replaced_logits(again, batch)[0, : len(row), 0]
+    reimported = open_run(f"{tmp_path}/again")
+    back = replaced_logits(reimported, batch)[0, : len(row), 0]
     np.testing.assert_allclose(back, ours, atol=1e-5)
 
 
@@ -216,7 +220,7 @@ def replaced_logits(trained, batch):
 
 
 @pytest.mark.slow
-def test_an_exported_run_has_the_modules_that_make_its_embeddings(tmp_path):
+def test_exported_modules_reproduce_embeddings(tmp_path):
     bert = BERT_LIKE | dict(vocabulary_layer=True, vocabulary_bias=True, logits_via_embedding=True)
     directory = runs.write_run(tmp_path / "run", "encoder", "contrastive", **bert)
     convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
@@ -231,7 +235,7 @@ def test_an_exported_run_has_the_modules_that_make_its_embeddings(tmp_path):
 
 
 @pytest.mark.slow
-def test_sentence_transformers_makes_the_same_embeddings(tmp_path):
+def test_embeddings_match_sentence_transformers(tmp_path):
     package = pytest.importorskip(
         "sentence_transformers", reason="pip install sentence-transformers"
     )
@@ -251,7 +255,7 @@ def test_sentence_transformers_makes_the_same_embeddings(tmp_path):
         ({"in_features": 3, "out_features": 3}, (3, 3)),
     ],
 )
-def test_another_layer_after_pooling_is_refused(changed, value, tmp_path):
+def test_unsupported_dense_layer_raises(changed, value, tmp_path):
     head = {"kernel": np.zeros((16, 16)), "bias": np.zeros(16)}
     sentences.write_modules(tmp_path, 16, "mean", head)
     assert sentences.open_modules(tmp_path).pooling == "mean"
@@ -262,7 +266,7 @@ def test_another_layer_after_pooling_is_refused(changed, value, tmp_path):
 
 
 @pytest.mark.slow
-def test_classes_of_an_imported_classifier_exclude_each_other_or_not(tmp_path):
+def test_classifier_uses_sigmoid_for_multi_label_and_softmax_otherwise(tmp_path):
     for problem, function in (
         ("multi_label_classification", torch.sigmoid),
         (None, lambda logits: torch.softmax(logits, -1)),

@@ -56,7 +56,7 @@ def their_log_probs(model, tokens, masked):
 
 
 @pytest.mark.parametrize("scoring", ["masked_marginal", "wild_type_marginal"])
-def test_marginals(esm, scoring):
+def test_variant_marginals_match_esm(esm, scoring):
     model, ours = esm
     tokens = encode(WILD_TYPE)
     expected = []
@@ -73,7 +73,7 @@ def test_marginals(esm, scoring):
 
 
 @pytest.mark.slow
-def test_pseudo_likelihoods_of_sequences_of_any_length(esm):
+def test_pseudo_likelihoods_with_insertions_and_deletions_match_esm(esm):
     model, ours = esm
 
     def expected(sequence):

@@ -24,7 +24,7 @@ CODE = inspect.getsource(argparse)
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram", "bytes"])
-def both(request, tmp_path_factory):
+def both_tokenizers(request, tmp_path_factory):
     """Returns our codec, and the tokenizer that `transformers` reads from it."""
     folder = tmp_path_factory.mktemp(request.param)
     tokenizer = tokenization.byte_tokenizer()
@@ -51,8 +51,8 @@ def texts(runs):
             yield "".join(draw.choices(odd, k=draw.randrange(40)))
 
 
-def test_text_has_the_same_ids_and_comes_back(both):
-    ours, theirs = both
+def test_text_ids_match_and_decode_back(both_tokenizers):
+    ours, theirs = both_tokenizers
     unigram = "unigram" in (ours.tokenizer.path or "")
     for text in [*PROBES, *texts(runs=not unigram)]:
         if any(name in text for name in ours.tokenizer.named):
@@ -64,9 +64,9 @@ def test_text_has_the_same_ids_and_comes_back(both):
 
 # Next to a qwen2 model, AutoTokenizer uses Qwen2Tokenizer regardless of tokenizer_config.json.
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in ("mt5", "qwen2")])
-def test_next_to_a_model_of_any_family_it_is_the_same(both, kind, tmp_path):
+def test_tokenizer_is_independent_of_model_family(both_tokenizers, kind, tmp_path):
     """`transformers` would otherwise choose the family's tokenizer class by config.json."""
-    ours, theirs = both
+    ours, theirs = both_tokenizers
     write_tokenizer(str(tmp_path), ours)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     exported = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -76,8 +76,8 @@ def test_next_to_a_model_of_any_family_it_is_the_same(both, kind, tmp_path):
     assert exported.all_special_ids == theirs.all_special_ids
 
 
-def test_special_tokens_have_the_same_ids(both):
-    ours, theirs = both
+def test_special_token_ids_match(both_tokenizers):
+    ours, theirs = both_tokenizers
     ids, names = ours.ids, special_names(*ours[:2])
     assert len(theirs) == ids.size
     for i, name in names.items():

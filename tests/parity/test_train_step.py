@@ -17,7 +17,7 @@ TINY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_steps_of_a_model_compared_with_torch(monkeypatch, capsys, dtype):
+def test_first_step_matches_torch(monkeypatch, capsys, dtype):
     # Compiling takes half a minute, and this test does not use the speed.
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     monkeypatch.setattr(compare_with_torch, "VOCABULARY", 64)
@@ -26,7 +26,7 @@ def test_steps_of_a_model_compared_with_torch(monkeypatch, capsys, dtype):
     assert re.search(rf"gpt2 +\d.* 2 × 8{time}{time} +\d", capsys.readouterr().out)
 
 
-def test_other_losses_are_refused(monkeypatch):
+def test_different_losses_exit(monkeypatch):
     @contextlib.contextmanager
     def theirs(folder, dtype):
         yield lambda: (2.0, 1.0)
