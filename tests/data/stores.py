@@ -46,12 +46,12 @@ def documents(n, seed=0):
 def store_of(path, *parts, heldout=None, **settings):
     """Writes and opens a store with one part for each list of documents."""
     splits = {"train": parts} | ({} if heldout is None else {"heldout": [heldout]})
-    for split, each in splits.items():
-        for i, pieces in enumerate(each):
+    for split, parts_of_split in splits.items():
+        for i, pieces in enumerate(parts_of_split):
             with StoreWriter(path, split, i, IDS, **settings) as writer:
                 for piece in pieces:
                     writer.add(piece)
-    seal(path, {split: len(each) for split, each in splits.items()})
+    seal(path, {split: len(parts_of_split) for split, parts_of_split in splits.items()})
     return open_store(path)
 
 

@@ -15,11 +15,11 @@ FORMS = re.findall(r"^(\w+) .* ([\w.]+)$", FIGURE, re.MULTILINE)[1:]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_figure_names_exists(name):
+def test_names_in_diagram_exist(name):
     pkgutil.resolve_name(f"pretrax.{name}")  # It raises AttributeError or ImportError.
 
 
-def test_a_form_has_the_name_of_its_class_and_is_defined_where_the_figure_says():
+def test_forms_in_diagram_match_their_classes_and_modules():
     assert len(FORMS) == 1 + 8  # the file, and the forms of a document
     for form, name in FORMS:
         module, _, attribute = name.rpartition(".")
@@ -29,6 +29,6 @@ def test_a_form_has_the_name_of_its_class_and_is_defined_where_the_figure_says()
             assert defined.__module__ == f"pretrax.{module}"
 
 
-def test_packages_follow_each_other_downward_until_the_model_has_been_applied():
+def test_packages_in_diagram_follow_import_order():
     order = [PACKAGES.index(name.partition(".")[0]) for _, name in FORMS[:-1]]
     assert order == sorted(order) and set(order) == set(range(len(PACKAGES)))

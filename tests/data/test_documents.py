@@ -38,14 +38,14 @@ def documents(n=50, longest=40):
     ]
 
 
-def written(path, given):
+def written_documents(path, given):
     write_store(path, given, IDS, longest=None)
     return open_store(path).documents("train")
 
 
 @pytest.fixture
 def found(tmp_path):
-    return written(tmp_path / "store", documents())
+    return written_documents(tmp_path / "store", documents())
 
 
 def stream_of(found, seed=0, **settings):
@@ -60,7 +60,7 @@ def read(stream, n):
     return [stream.next_document().tokens.tolist() for _ in range(n)]
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_written_store_is_read_back(tmp_path):
     given = documents()
     counts = write_store(
         tmp_path / "a", [given[0], [], *given[1:]], IDS, heldout=given[:2], about=lambda: {"x": 1}
@@ -85,14 +85,14 @@ def test_what_is_written_is_read(tmp_path):
     assert len(open_store("memory://of_one_process").documents("train")) == 50
 
 
-def test_not_every_document_is_held_out(found, tmp_path):
+def test_holding_out_every_document_raises(found, tmp_path):
     with refuses(ValueError, "heldout_every", "2", "1"):
         split_heldout(found, every=1)
     with refuses(ValueError, "b/train", "1", "2"):
-        split_heldout(written(tmp_path / "b", [[5]]))
+        split_heldout(written_documents(tmp_path / "b", [[5]]))
 
 
-def test_nothing_is_left_of_a_store_that_fails(tmp_path):
+def test_failed_write_leaves_no_files(tmp_path):
     def broken():
         yield np.array([5, 6])
         raise RuntimeError("disk")
@@ -106,23 +106,23 @@ def test_nothing_is_left_of_a_store_that_fails(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_position_in_other_data_is_refused(found, tmp_path):
+def test_position_in_other_data_raises(found, tmp_path):
     stream = stream_of(found)
     assert stream.fingerprint == 4012727613  # fixed, like the order
-    other = written(tmp_path / "other", documents()[:-1])
+    other = written_documents(tmp_path / "other", documents()[:-1])
     for changed in (stream_of(other), stream_of(found, seed=1)):
-        for go_on in (changed.restore, lambda state: changed.reshard([state])):  # noqa: B023
+        for resume in (changed.restore, lambda state: changed.reshard([state])):  # noqa: B023
             with refuses(ValueError, "position", "seed"):
-                go_on(stream.state())
+                resume(stream.state())
     with refuses(ValueError, "position", "seed"):
         stream.restore({"epoch": 0, "position": 3, "fingerprint": 1})
 
 
 def test_long_documents_are_read_in_pieces(tmp_path, monkeypatch):
     long = np.arange(50_000) % 250 + 3
-    found = written(tmp_path / "a", [long, [7, 7]])
-    uncut = {}, {"uncut": 5000}, {"uncut": 60_000}
-    longest = [max(map(len, read(stream_of(found, **each), 200))) for each in uncut]
+    found = written_documents(tmp_path / "a", [long, [7, 7]])
+    settings_list = {}, {"uncut": 5000}, {"uncut": 60_000}
+    longest = [max(map(len, read(stream_of(found, **settings), 200))) for settings in settings_list]
     assert longest == [2000, 7143, 50_000]  # Pieces are shorter if there are few documents.
     monkeypatch.setattr(documents_module, "PIECES", 3)
     pieces = read(stream_of(found), 5)
@@ -134,7 +134,7 @@ def test_long_documents_are_read_in_pieces(tmp_path, monkeypatch):
 
 def test_only_the_last_piece_of_a_document_ends_it(tmp_path):
     long = np.arange(50_000) % 250 + 3
-    found = written(tmp_path / "a", [long, [7, 7]])
+    found = written_documents(tmp_path / "a", [long, [7, 7]])
     stream = stream_of(found)
     epoch = [stream.next_document() for _ in range(26)]
     for pieces in (epoch, heldout(found)):
@@ -145,32 +145,35 @@ def test_only_the_last_piece_of_a_document_ends_it(tmp_path):
     assert np.sum(text == 1) == 2
 
 
-def test_pieces_are_written_and_held_out_as_such(tmp_path):
+def test_document_pieces_are_written_and_held_out(tmp_path):
     given = [([5, 6], False), ([], False), ([7], False), ([], True), ([], False), ([8], True)]
-    found = written(tmp_path / "a", [Document(np.array(t, int), ends) for t, ends in given])
+    found = written_documents(
+        tmp_path / "a", [Document(np.array(t, int), ends) for t, ends in given]
+    )
     assert found.ends_document.tolist() == [False, True, True]
     train, held = split_heldout(found)
     assert train.ends_document.tolist() == [False, True] and held.ends_document.tolist() == [True]
-    train, held = split_heldout(written(tmp_path / "c", [[5, 6, 7], [8]]), every=3)
+    train, held = split_heldout(written_documents(tmp_path / "c", [[5, 6, 7], [8]]), every=3)
     assert (train.tokens, held.tokens) == (3, 1)
-    one = [Document(np.array([5 + i]), i == 39) for i in range(40)]  # A single document is cut.
-    train, held = split_heldout(written(tmp_path / "d", one))
+    # A single document is cut.
+    single_document = [Document(np.array([5 + i]), i == 39) for i in range(40)]
+    train, held = split_heldout(written_documents(tmp_path / "d", single_document))
     assert (train.tokens, held.tokens) == (38, 2)
     assert not train.ends_document.any() and held.ends_document.tolist() == [False, True]
     pieces = [Document(np.array([5 + i]), i % 2 == 1) for i in range(40)]
-    train, held = split_heldout(written(tmp_path / "b", pieces))
+    train, held = split_heldout(written_documents(tmp_path / "b", pieces))
     assert held.ends_document.tolist() == [False, True] and train.ends_document.sum() == 19
 
 
 @pytest.mark.parametrize("sizes", [[7, 3], [1, 900, 40], [30] * 19, [5, 80, 1] * 30])
-def test_no_document_is_on_both_sides(tmp_path, sizes):
+def test_train_and_heldout_share_no_document(tmp_path, sizes):
     """Documents are in pieces of at most 3 tokens. All tokens of a document are the same."""
     pieces = [
         Document(np.full(min(3, size - at), 5 + i), at + 3 >= size)
         for i, size in enumerate(sizes)
         for at in range(0, size, 3)
     ]
-    found = written(tmp_path / "a", pieces)
+    found = written_documents(tmp_path / "a", pieces)
     assert document_count(found) == len(sizes)
     train, held = split_heldout(found)
     numbers = [
@@ -181,26 +184,26 @@ def test_no_document_is_on_both_sides(tmp_path, sizes):
     assert document_count(held) == len(numbers[1])
 
 
-def test_files_of_one_document_are_held_out_whole(tmp_path):
-    one, other, several = (
-        written(tmp_path / str(i), given)
+def test_single_document_files_are_held_out_whole(tmp_path):
+    large, small, several = (
+        written_documents(tmp_path / str(i), given)
         for i, given in enumerate([[[5] * 90], [[6] * 10], [[7] * 4] * 40])
     )
     for files, sizes in [
-        ([one], ([85], [5])),
-        ([one, other], ([90], [10])),
-        ([other, one], ([90], [10])),
-        ([one, several], ([90, 152], [8])),
+        ([large], ([85], [5])),
+        ([large, small], ([90], [10])),
+        ([small, large], ([90], [10])),
+        ([large, several], ([90, 152], [8])),
     ]:
         sides = split_heldout_of_files(files)
-        assert tuple([each.tokens for each in side] for side in sides) == sizes
+        assert tuple([file.tokens for file in side] for side in sides) == sizes
 
 
 @pytest.mark.parametrize("column", ["parts", "labels"])
-def test_columns_are_written_and_read_with_the_tokens(tmp_path, column):
-    each = [(np.arange(n) % 200 + 3, np.arange(n) % 7 - 1) for n in (4, 9, 2)]
-    pieces = [Document(tokens, **{column: values}) for tokens, values in each]
-    found = written(tmp_path / "a", pieces)
+def test_columns_are_stored_with_tokens(tmp_path, column):
+    columns = [(np.arange(n) % 200 + 3, np.arange(n) % 7 - 1) for n in (4, 9, 2)]
+    pieces = [Document(tokens, **{column: values}) for tokens, values in columns]
+    found = written_documents(tmp_path / "a", pieces)
     stream = stream_of(found)
     for read in ([stream.next_document() for _ in range(3)], heldout(found, 99, 3)):
         for piece in read:
@@ -210,10 +213,10 @@ def test_columns_are_written_and_read_with_the_tokens(tmp_path, column):
 
 
 @pytest.mark.parametrize("n", [1, 2, 19, 20, 50])
-def test_heldout_is_apart_and_nothing_is_lost(tmp_path, n):
+def test_heldout_split_loses_no_tokens(tmp_path, n):
     given = documents(n)
     given[0] = np.append(given[0], 9)
-    train, held = split_heldout(written(tmp_path / "a", given))
+    train, held = split_heldout(written_documents(tmp_path / "a", given))
     parts = [
         np.concatenate([part.document(i).tokens for i in range(len(part))])
         for part in (train, held)
@@ -254,13 +257,13 @@ def test_documents_with_labels_are_not_cut(tmp_path):
         (np.array(["a"]), ["<U1[1]", "integers"]),
     ],
 )
-def test_tokens_that_cannot_be_written(tmp_path, tokens, values):
+def test_writing_invalid_tokens_raises(tmp_path, tokens, values):
     with refuses(ValueError, *values):
         write_store(tmp_path / "a", [tokens], IDS)
 
 
 @pytest.mark.parametrize("document", [np.full(5000, 3), np.full(1, 3)])
-def test_a_full_disk_is_reported(tmp_path, document):
+def test_full_disk_raises_and_leaves_no_files(tmp_path, document):
     """Limits the size of files, which the tokens or the index of many documents exceed."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))

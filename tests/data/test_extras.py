@@ -12,17 +12,17 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_in_a_checkout_the_extra_is_of_its_folder(checkout, monkeypatch):
+def test_install_command_within_checkout(checkout, monkeypatch):
     monkeypatch.chdir(checkout)
     assert extras.install_command("seqio") == "pip install -e '.[seqio]'"
 
 
-def test_in_another_folder_the_checkout_is_named(checkout, tmp_path_factory, monkeypatch):
+def test_install_command_outside_checkout_names_checkout(checkout, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     assert extras.install_command("seqio") == f"pip install -e '{checkout}[seqio]'"
 
 
-def test_of_an_installed_wheel_the_extra_is_of_the_package(tmp_path, monkeypatch):
+def test_install_command_for_wheel_names_package(tmp_path, monkeypatch):
     monkeypatch.setattr(extras, "ROOT", tmp_path)
-    said = extras.missing_package_message(ModuleNotFoundError(name="grain.python"))
-    assert said.endswith("needs grain, which is not installed: pip install 'pretrax[grain]'")
+    message = extras.missing_package_message(ModuleNotFoundError(name="grain.python"))
+    assert message.endswith("needs grain, which is not installed: pip install 'pretrax[grain]'")

@@ -101,7 +101,7 @@ def documents_of(row) -> list[list[int]]:
     return [row.tokens[row.segments == d].tolist() for d in range(1, row.segments.max() + 1)]
 
 
-def by_document(rows) -> dict[int, list[int]]:
+def tokens_by_document(rows) -> dict[int, list[int]]:
     """Returns the tokens of each document in the order of the rows."""
     found: dict[int, list[int]] = {}
     for row in rows:
@@ -110,27 +110,25 @@ def by_document(rows) -> dict[int, list[int]]:
     return found
 
 
-# --- nothing lost, nothing twice ----------------------------------------------------------------
+# --- no token is lost or repeated ---------------------------------------------------------------
 
 LENGTHS = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 400)), min_size=1, max_size=40)
-CASES_OF_ROWS = [(layout, policy) for layout in LAYOUTS for policy in POLICIES]
+LAYOUTS_AND_POLICIES = [(layout, policy) for layout in LAYOUTS for policy in POLICIES]
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("layout, policy", CASES_OF_ROWS)
+@pytest.mark.parametrize("layout, policy", LAYOUTS_AND_POLICIES)
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(lengths=LENGTHS, pool=st.sampled_from([1, 5, POOL]))
-def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
-    layout, policy, lengths, pool
-):
+def test_tokens_are_packed_once_and_in_order(layout, policy, lengths, pool):
     stream = Documents(lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "POOL", pool)
         reader = ShardReader(stream, ul2_packing(layout, policy))
     rows = [reader.row(i % len(UL2.facts.members)) for i in range(60)]
-    served = by_document(rows)
-    left = Document(reader.state()["waiting.tokens"])
-    for d, waiting in by_document([left]).items():
+    served = tokens_by_document(rows)
+    waiting_document = Document(reader.state()["waiting.tokens"])
+    for d, waiting in tokens_by_document([waiting_document]).items():
         served[d] = served.get(d, []) + waiting
     assert sorted(served) == list(range(stream.number))
     for d, tokens in served.items():
@@ -145,7 +143,7 @@ def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("tokens", [None, 0, 1, 157, 158, 10**6])
-def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
+def test_finite_documents_are_packed_completely(policy, tokens):
     stream = Documents([3, 150, 1, 64, 65, 2] + [7] * 40)
     pieces = [stream.next_document()._replace(ends_document=i != 1) for i in range(46)]
     planned = causal_packing(policy, 64, end_of_document=EOS)
@@ -158,7 +156,7 @@ def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
         np.testing.assert_array_equal(got, text)
 
 
-# --- never more than planned --------------------------------------------------------------------
+# --- rows fit the plan --------------------------------------------------------------------------
 
 
 def assert_fits(row, member, layout, group):
@@ -171,18 +169,18 @@ def assert_fits(row, member, layout, group):
         assert sum(n["inputs"] for n in lengths) <= group.stacks["encoder"]
         assert sum(n["targets"] for n in lengths) <= group.stacks["decoder"]
     else:
-        both = [n.get("both", n["inputs"] + n["targets"]) for n in lengths]
-        assert sum(both) <= group.stacks["decoder"]
+        joint_lengths = [n.get("both", n["inputs"] + n["targets"]) for n in lengths]
+        assert sum(joint_lengths) <= group.stacks["decoder"]
         assert sum(n["targets"] for n in lengths) <= group.stacks["predict"]
     assert len(lengths) <= group.max_documents
     assert row.tokens.size <= group.row_length
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("layout, policy", CASES_OF_ROWS)
+@pytest.mark.parametrize("layout, policy", LAYOUTS_AND_POLICIES)
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(lengths=LENGTHS)
-def test_no_row_of_any_member_of_ul2_takes_more_than_planned(layout, policy, lengths):
+def test_packed_rows_fit_planned_lengths_of_ul2(layout, policy, lengths):
     (group,) = ul2_groups(layout, policy)
     reader = ShardReader(Documents(lengths), ul2_packing(layout, policy))
     for i in range(60):
@@ -191,7 +189,7 @@ def test_no_row_of_any_member_of_ul2_takes_more_than_planned(layout, policy, len
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 60, 100])
-def test_rows_keep_to_the_planned_features_where_the_stacks_are_longer(n):
+def test_rows_respect_feature_lengths_shorter_than_stacks(n):
     objective, layout, shape = MODELS["span corruption, 512 + 128"]
     (group,) = row_groups(objective, layout, IDS, [shape], 500)
     assert group.features["targets"] == 114 < group.stacks["decoder"]
@@ -202,7 +200,7 @@ def test_rows_keep_to_the_planned_features_where_the_stacks_are_longer(n):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_packed_rows_come_through_corruption_and_layout_whole(layout):
+def test_packed_rows_survive_corruption_and_layout(layout):
     (group,) = ul2_groups(layout, "whole")
     inverses = CASES["ul2"].inverses
     lengths = np.random.default_rng(0).choice([1, 2, 3, 5, 9, 14, 30, 60], 300)
@@ -220,29 +218,29 @@ def test_packed_rows_come_through_corruption_and_layout_whole(layout):
         features
     )
     for i, row in enumerate(rows):
-        mine = {name: column[i] for name, column in features.items()}
-        corrupted = corrupted_documents(mine)
+        row_features = {name: column[i] for name, column in features.items()}
+        corrupted = corrupted_documents(row_features)
         restored = [inverses[members[i]](corrupted[d]) for d in sorted(corrupted)]
         assert restored == documents_of(row)
-        given, written = ((mine[f"{s}_segments"] > 0).sum() for s in ("inputs", "targets"))
+        given, written = ((row_features[f"{s}_segments"] > 0).sum() for s in ("inputs", "targets"))
         stacks = [(column[i] > 0).sum() for k, column in arranged.items() if "segment_ids" in k]
         assert sorted(stacks) == sorted([given, written] if len(stacks) == 2 else [given + written])
     assert max(row.segments.max() for row in rows) == 4
 
 
-# --- the policies, worked by hand ---------------------------------------------------------------
+# --- policies by hand ---------------------------------------------------------------------------
 
 
 def first_rows(policy, lengths, rows, length=10, documents=16):
     """Returns the first rows as lists of (document, number of tokens)."""
     reader = ShardReader(Documents(lengths), causal_packing(policy, length, documents))
     return [
-        [(number, len(tokens)) for number, tokens in by_document([reader.row()]).items()]
+        [(number, len(tokens)) for number, tokens in tokens_by_document([reader.row()]).items()]
         for _ in range(rows)
     ]
 
 
-def test_isolated_documents_are_cut_where_the_row_is_full(monkeypatch):
+def test_isolate_cuts_documents_at_row_end(monkeypatch):
     monkeypatch.setattr(packing, "POOL", 1)
     assert first_rows("isolate", [4, 9, 3, 25], 4) == [
         [(0, 4), (1, 6)],
@@ -257,7 +255,7 @@ def test_isolated_documents_are_cut_where_the_row_is_full(monkeypatch):
 
 
 @pytest.mark.parametrize("policy", ["concatenate", "isolate"])
-def test_a_row_begins_with_the_oldest_and_continues_with_what_was_not_read_yet(policy, monkeypatch):
+def test_rows_start_with_oldest_piece_then_unread_documents(policy, monkeypatch):
     monkeypatch.setattr(packing, "POOL", 2)
     assert first_rows(policy, [25, 4, 7, 8], 6) == [
         [(0, 10)],
@@ -269,7 +267,7 @@ def test_a_row_begins_with_the_oldest_and_continues_with_what_was_not_read_yet(p
     ]
 
 
-def test_isolated_documents_of_a_causal_model_are_the_text_that_concatenation_gives():
+def test_isolate_and_concatenate_give_same_tokens():
     a, b = (
         ShardReader(tiny.Stream(0, 1), causal_packing(policy, 32, end_of_document=EOS))
         for policy in ("isolate", "concatenate")
@@ -289,7 +287,7 @@ def test_whole_documents_are_chosen_by_best_fit(monkeypatch):
     assert first_rows("whole", [2, 2, 2, 2, 3, 3], 1, documents=3) == [[(0, 2), (4, 3), (5, 3)]]
 
 
-def test_only_a_document_longer_than_a_row_is_cut_and_its_rest_waits_behind_all(monkeypatch):
+def test_whole_cuts_only_documents_longer_than_a_row(monkeypatch):
     monkeypatch.setattr(packing, "POOL", 3)
     assert first_rows("whole", [23, 10, 8, 6], 6) == [
         [(0, 10)],
@@ -314,7 +312,7 @@ class Epochs(Documents):
         )
 
 
-def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
+def test_single_policy_repeats_rows_every_epoch(monkeypatch):
     """Static masks (`static_copies`) require this."""
     monkeypatch.setattr(packing, "POOL", 4)
     different = {}
@@ -327,7 +325,7 @@ def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lengths", [[300, 300, 1], [16_384], [2000, 3, 3]])
-def test_neighboring_rows_come_from_different_documents(policy, lengths):
+def test_consecutive_rows_share_no_document(policy, lengths):
     # Documents have up to 16,384 tokens, so all tokens of a document are its number.
     class Long(Documents):
         def next_document(self):
@@ -346,7 +344,7 @@ def test_neighboring_rows_come_from_different_documents(policy, lengths):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
-def test_best_fit_fills_better_than_greedy_packing_after_corruption(model):
+def test_best_fit_fills_rows_better_than_greedy_packing(model):
     objective, layout, shape = MODELS[model]
     (single, greedy, best_fit), _ = filled(objective, layout, shape, log_normal()[:4000])
     assert single < greedy - 0.2
@@ -355,7 +353,7 @@ def test_best_fit_fills_better_than_greedy_packing_after_corruption(model):
 
 
 @pytest.mark.parametrize("lengths", [[60, 4, 60, 4, 33], [64], [1], [5, 700, 9, 31, 64]])
-def test_no_piece_waits_for_more_rows_than_the_pool_has_pieces(lengths):
+def test_pieces_wait_fewer_rows_than_pool_size(lengths):
     class Watched(Documents):
         def next_document(self):
             arrived[self.number] = row
@@ -371,7 +369,7 @@ def test_no_piece_waits_for_more_rows_than_the_pool_has_pieces(lengths):
             arrived[number] = row + 1
 
 
-def test_a_saved_position_stays_small_where_documents_are_long():
+def test_saved_position_stays_small_for_long_documents():
     reader = ShardReader(Documents([16_384]), causal_packing("whole", 64))
     for _ in range(200):
         reader.row()
@@ -382,7 +380,7 @@ def test_a_saved_position_stays_small_where_documents_are_long():
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_going_on_from_a_position_is_exact(policy):
+def test_resuming_from_position_is_exact(policy):
     lengths = np.random.default_rng(3).integers(1, 300, 501).tolist()
 
     def reader():
@@ -396,12 +394,12 @@ def test_going_on_from_a_position_is_exact(policy):
         rows(first, n)
         position = first.state()
         assert list(position) == ["order", "waiting.lengths", "waiting.tokens", "stream.number"]
-        again = reader()
-        rows(again, 5)  # at any previous position
-        again.restore(position)
-        jax.tree.map(np.testing.assert_array_equal, again.state(), position)
-        jax.tree.map(np.testing.assert_array_equal, rows(again, 300), rows(first, 300))
-        jax.tree.map(np.testing.assert_array_equal, again.state(), first.state())
+        resumed = reader()
+        rows(resumed, 5)  # at any previous position
+        resumed.restore(position)
+        jax.tree.map(np.testing.assert_array_equal, resumed.state(), position)
+        jax.tree.map(np.testing.assert_array_equal, rows(resumed, 300), rows(first, 300))
+        jax.tree.map(np.testing.assert_array_equal, resumed.state(), first.state())
 
 
 class PartedDocuments(Documents):
@@ -414,24 +412,24 @@ class PartedDocuments(Documents):
 
 @pytest.mark.parametrize("policy", packing.SUITED_POLICIES["parts"])
 @pytest.mark.parametrize("column", ["parts", "labels"])
-def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, column):
+def test_columns_follow_tokens_and_are_resumed(policy, column):
     lengths = np.random.default_rng(4).integers(1, 64, 101).tolist()
     planned = causal_packing(policy, 64, rows=Rows(column))
 
     def reader():
         return ShardReader(PartedDocuments(lengths), planned)
 
-    first, again = reader(), reader()
+    first, resumed = reader(), reader()
     for _ in range(40):
         row = first.row()
         expected = row.tokens % 10 if column == "parts" else row.tokens // 10
         np.testing.assert_array_equal(getattr(row, column), expected)
         assert (row.parts is None) != (row.labels is None)
-    again.row()
-    again.restore(first.state())
+    resumed.row()
+    resumed.restore(first.state())
     for _ in range(20):
-        mine, theirs = first.row(), again.row()
-        jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+        expected_row, resumed_row = first.row(), resumed.row()
+        jax.tree.map(np.testing.assert_array_equal, expected_row, resumed_row)
     pieces = [PartedDocuments(lengths).next_document()]
     (row, *_) = rows_of_documents(pieces, planned._replace(end_of_document=EOS))
     batch = stacked([row, packing.empty_row({"tokens": ()} | ({column: ()} if column else {}))], 70)
@@ -441,20 +439,20 @@ def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, colu
     assert not getattr(batch, column)[1].any()
 
 
-def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
-    both = mixture(IDS, {"causal": (causal_lm, 1), "middle": (fill_in_the_middle, 1)})
+def test_mixture_with_conflicting_document_ends_raises():
+    joint = mixture(IDS, {"causal": (causal_lm, 1), "middle": (fill_in_the_middle, 1)})
     with refuses(ValueError, "causal", "mark_document_ends"):
-        packing.resolve_packing(both)
-    assert packing.resolve_packing(both, mark_document_ends=True) == ("whole", True)
+        packing.resolve_packing(joint)
+    assert packing.resolve_packing(joint, mark_document_ends=True) == ("whole", True)
     open_ended = lambda ids: causal_lm(ids).with_facts(rows=Rows("documents"))  # noqa: E731
-    both = mixture(IDS, {"causal": (causal_lm, 1), "apart": (open_ended, 1)})
-    assert packing.resolve_packing(both) == ("whole", True)
+    joint = mixture(IDS, {"causal": (causal_lm, 1), "apart": (open_ended, 1)})
+    assert packing.resolve_packing(joint) == ("whole", True)
     stream = mixture(IDS, {"causal": (causal_lm, 1), "span": (span_corruption, 1)})
     assert packing.resolve_packing(stream) == ("concatenate", True)
 
 
 @pytest.mark.parametrize("policy", packing.SUITED_POLICIES["parts"])
-def test_a_document_with_parts_is_never_cut(policy):
+def test_cutting_a_document_with_parts_raises(policy):
     reader = ShardReader(PartedDocuments([64, 65]), causal_packing(policy, 64, rows=Rows("parts")))
     with refuses(ValueError, "65", "64"):
         [reader.row() for _ in range(2)]
@@ -463,7 +461,7 @@ def test_a_document_with_parts_is_never_cut(policy):
         packed_document(half, Rows("parts"))
 
 
-def test_classes_and_parts_that_the_rows_do_not_have_are_refused():
+def test_classes_and_parts_out_of_range_raise():
     tokens = np.arange(5, 9)
     labeled = Document(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
     assert (
@@ -473,19 +471,19 @@ def test_classes_and_parts_that_the_rows_do_not_have_are_refused():
     with refuses(ValueError, "3", "0", "2"):
         packed_document(labeled, Rows("labels", num_classes=3), EOS)
     four = in_parts([5, 6], [7], [8], [9])
-    for most in (None, 4):
-        assert packed_document(four, Rows("parts", num_parts=most)).parts.max() == 3
+    for num_parts in (None, 4):
+        assert packed_document(four, Rows("parts", num_parts=num_parts)).parts.max() == 3
     with refuses(ValueError, "4", "2"):
         packed_document(four, text_to_text(IDS).facts.rows)
 
 
-def test_a_corpus_without_the_column_that_is_read_is_refused():
+def test_missing_column_raises():
     reader = ShardReader(Documents([3]), causal_packing("single", 64, rows=Rows("parts")))
     with refuses(ValueError, "seqio_pairs"):
         reader.row()
 
 
-def test_the_policy_may_change_at_a_position():
+def test_packing_policy_may_change_on_resume():
     before = ShardReader(Documents([150, 5]), causal_packing("whole", 64))
     before.row()
     after = ShardReader(Documents([150, 5]), causal_packing("concatenate", 64))
@@ -493,15 +491,15 @@ def test_the_policy_may_change_at_a_position():
     jax.tree.map(np.testing.assert_array_equal, after.state(), before.state())
 
 
-def test_a_position_of_another_order_is_refused():
+def test_position_of_other_order_version_raises():
     reader = ShardReader(Documents([150, 5]), causal_packing("concatenate", 64))
     position = reader.state()
     for order in (None, np.array(packing.ORDER + 1)):
-        other = {k: v for k, v in position.items() if k != "order"} | (
+        other_position = {k: v for k, v in position.items() if k != "order"} | (
             {"order": order} if order else {}
         )
         with refuses(ValueError, "order", "version"):
-            reader.restore(other)
+            reader.restore(other_position)
     reader.restore(position)
 
 
@@ -512,7 +510,7 @@ def small(**settings):
     return tiny.plan(tiny.decoder(), span_corruption(tiny.IDS), {"decoder": 32}, **settings)
 
 
-def test_settings_that_cannot_work_are_refused():
+def test_invalid_packing_settings_raise():
     with refuses(ValueError, "packing", "concatenate", "hole"):
         small(packing="hole")
     for wrong in (0, -3, 2.5):
@@ -520,14 +518,14 @@ def test_settings_that_cannot_work_are_refused():
             small(packing="whole", max_documents=wrong)
 
 
-def test_only_policies_of_several_documents_plan_for_them():
+def test_max_documents_applies_only_to_multi_document_policies():
     for policy in POLICIES:
-        one = small(packing=policy, max_documents=5)
-        (group,) = one.recipe.groups
+        plan = small(packing=policy, max_documents=5)
+        (group,) = plan.recipe.groups
         several = policy in ("isolate", "whole")
         assert group.max_documents == (5 if several else 1)
-        assert one.packing.limits[0].documents == (5 if several else 1)
-        assert one.packing.limits[0].raw == group.raw_lengths[0]
+        assert plan.packing.limits[0].documents == (5 if several else 1)
+        assert plan.packing.limits[0].raw == group.raw_lengths[0]
     assert small().packing.policy == "concatenate"
 
 
@@ -541,7 +539,7 @@ def test_only_policies_of_several_documents_plan_for_them():
         (text_to_text, "single", False),
     ],
 )
-def test_an_objective_has_a_packing_of_its_own(build, policy, marked):
+def test_each_objective_has_a_default_packing(build, policy, marked):
     objective = build(IDS)
     assert packing.resolve_packing(objective) == (policy, marked)
     assert packing.resolve_packing(objective, "whole", not marked) == ("whole", not marked)
@@ -555,14 +553,14 @@ def test_an_objective_has_a_packing_of_its_own(build, policy, marked):
         (causal_lm, "hole", ["policy", "'concatenate'", "'hole'"]),
     ],
 )
-def test_rows_that_an_objective_is_not_made_for_are_refused(build, policy, values):
+def test_unsuited_packing_policy_raises(build, policy, values):
     with refuses(ValueError, *values):
         packing.resolve_packing(build(IDS), policy)
 
 
-def test_a_limit_that_says_the_same_is_looked_at_once():
+def test_duplicate_packing_limits_are_merged():
     limits = causal_packing("whole", 64).limits[0]
     assert limits.taken == (tuple(range(65)),) and limits.longest == (list(range(65)),)
     members = members_of(UL2)
-    for number, each in ul2_packing("encoder_decoder", "whole").limits.items():
-        assert len(each.taken) == 3, members[number].name  # tokens, inputs, targets
+    for number, member_limits in ul2_packing("encoder_decoder", "whole").limits.items():
+        assert len(member_limits.taken) == 3, members[number].name  # tokens, inputs, targets

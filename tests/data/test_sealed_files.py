@@ -20,7 +20,7 @@ def flips(content: bytes):
 
 
 @pytest.mark.slow
-def test_each_changed_bit_of_a_record_is_found_or_changes_nothing(tmp_path):
+def test_any_flipped_bit_of_a_record_is_detected(tmp_path):
     file = tmp_path / "record.json"
     atomic_writes.write_record(file, RECORD)
     expected = atomic_writes.read_json(file)
@@ -35,7 +35,7 @@ def test_each_changed_bit_of_a_record_is_found_or_changes_nothing(tmp_path):
             assert repr(found) == repr(expected)
 
 
-def test_each_changed_bit_of_a_gin_file_is_found_or_changes_nothing():
+def test_any_flipped_bit_of_a_gin_file_is_detected():
     text = "STEPS = 8\nPEAK = 0.5\n"
     for content in flips(atomic_writes.sealed_text(text).encode()):
         try:
@@ -49,22 +49,22 @@ def test_each_changed_bit_of_a_gin_file_is_found_or_changes_nothing():
             assert changed.startswith(text)
 
 
-def test_a_text_without_a_checksum_is_a_users_own():
+def test_text_without_checksum_is_accepted():
     atomic_writes.check_sealed_text("mine.gin", "STEPS = 8\n# a note\n")
     sealed = atomic_writes.sealed_text("STEPS = 8\n")
     with refuses(ValueError, "mine.gin"):
         atomic_writes.check_sealed_text("mine.gin", f"{sealed}STEPS = 9\n")
 
 
-def test_a_record_of_an_earlier_version_has_no_checksum(tmp_path):
+def test_record_without_checksum_is_read(tmp_path):
     (tmp_path / "old.json").write_text(json.dumps({"steps": 8}))
     assert atomic_writes.read_json(tmp_path / "old.json") == {"steps": 8}
 
 
 @pytest.mark.parametrize("name", ["config.json", "1_Pooling/config.json", "model.safetensors"])
-def test_a_changed_or_missing_file_of_an_export_is_named(tmp_path, name):
-    for one in ("config.json", "1_Pooling/config.json", "model.safetensors", "README.md"):
-        atomic_writes.write_text(tmp_path / one, "{}")
+def test_changed_or_missing_export_file_raises(tmp_path, name):
+    for file_name in ("config.json", "1_Pooling/config.json", "model.safetensors", "README.md"):
+        atomic_writes.write_text(tmp_path / file_name, "{}")
     atomic_writes.check_checksums(tmp_path)  # There are no checksums.
     atomic_writes.write_checksums(tmp_path)
     (tmp_path / "README.md").write_text("an edited card")

@@ -39,37 +39,37 @@ def shares(stream, n=3000):
     return {k: sum(len(p.tokens) for p in pieces if p.tokens[0] == k) / total for k in (5, 7)}
 
 
-def opened(stores, seed=0, temperature=1.0):
+def open_corpus(stores, seed=0, temperature=1.0):
     return token_store("unused", stores=stores, seed=seed, temperature=temperature)
 
 
 def test_rates_are_shares_of_tokens(stores):
-    mixed = opened(dict(zip(stores, (3, 1))))
+    mixed = open_corpus(dict(zip(stores, (3, 1))))
     assert shares(mixed.open_shard(0, 1))[7] == pytest.approx(0.25, abs=0.02)
     stream = mixed.open_shard(0, 1)
     shares(stream)
     progress = stream.progress()
     assert list(progress) == ["short", "long"]
-    tokens = sum(one.tokens for one in progress.values())
+    tokens = sum(store_progress.tokens for store_progress in progress.values())
     assert progress["long"].tokens / tokens == pytest.approx(0.25, abs=0.02)
     assert progress["short"].epochs == pytest.approx(progress["short"].tokens / 9000, abs=1e-3)
     assert progress["long"].epochs == pytest.approx(progress["long"].tokens / 3000, abs=0.04)
 
 
-def test_rates_are_shares_of_what_is_read_of_a_small_store(stores, tmp_path):
+def test_rates_are_shares_of_tokens_for_small_stores(stores, tmp_path):
     """Documents of a small store are cut into pieces that are shorter than its records."""
     store_of(tmp_path / "books", text(7, 4, 16_000), heldout=text(8, 5, 100))
-    mixed = opened({stores[0]: 1, str(tmp_path / "books"): 1})
+    mixed = open_corpus({stores[0]: 1, str(tmp_path / "books"): 1})
     assert shares(mixed.open_shard(0, 1))[7] == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.parametrize(
     "temperature, share", [(1.0, 0.25), (2.0, 0.366), (100.0, 0.497), (0.01, 0.0)]
 )
-def test_a_temperature_evens_out_sizes(stores, temperature, share):
+def test_temperature_flattens_store_sizes(stores, temperature, share):
     rates = rates_of(open_stores(stores), stores, temperature)
     assert rates[1] / sum(rates) == pytest.approx(share, abs=1e-3)
-    stream = opened(stores, temperature=temperature).open_shard(0, 1)
+    stream = open_corpus(stores, temperature=temperature).open_shard(0, 1)
     assert shares(stream)[7] == pytest.approx(share, abs=0.03)
 
 
@@ -77,49 +77,51 @@ def test_rates_follow_the_step(stores):
     def rising(step):
         return step / 10
 
-    stream = opened(dict(zip(stores, (1.0, rising)))).open_shard(0, 1)
+    stream = open_corpus(dict(zip(stores, (1.0, rising)))).open_shard(0, 1)
     for step, share in ((0, 0.0), (10, 0.5), (30, 0.75)):
         stream.begin_step(step)
         assert shares(stream)[7] == pytest.approx(share, abs=0.03)
 
 
-def test_a_mixture_continues_exactly_and_rates_may_change(stores):
+def test_mixture_resumes_exactly_and_rates_may_change(stores):
     def tokens(stream, n):
         return [stream.next_document().tokens.tolist() for _ in range(n)]
 
     for shard, num_shards in ((0, 1), (2, 3)):
-        stream = opened(stores).open_shard(shard, num_shards)
+        stream = open_corpus(stores).open_shard(shard, num_shards)
         tokens(stream, 100)
         state = {k: np.array(v) for k, v in stream.state().items()}
         expected = tokens(stream, 300)
-        again = opened(stores).open_shard(shard, num_shards)
-        tokens(again, 7)
-        again.restore(state)
-        assert again.progress()["short"].tokens > 0
-        assert tokens(again, 300) == expected
-        changed = opened(dict(zip(stores, (1, 0)))).open_shard(shard, num_shards)
+        resumed = open_corpus(stores).open_shard(shard, num_shards)
+        tokens(resumed, 7)
+        resumed.restore(state)
+        assert resumed.progress()["short"].tokens > 0
+        assert tokens(resumed, 300) == expected
+        changed = open_corpus(dict(zip(stores, (1, 0)))).open_shard(shard, num_shards)
         changed.restore(state)
         assert shares(changed) == {5: 1.0, 7: 0.0}
 
 
-def test_a_store_may_join_and_none_may_leave(stores):
-    alone, both = opened(stores[0]).open_shard(0, 1), opened(stores).open_shard(0, 1)
+def test_stores_may_be_added_but_not_removed_on_resume(stores):
+    alone, joined = open_corpus(stores[0]).open_shard(0, 1), open_corpus(stores).open_shard(0, 1)
     shares(alone, 100)
-    both.restore(alone.state())
-    assert both.progress()["short"].tokens == 1000 and both.progress()["long"].tokens == 0
-    for go_on in (alone.restore, lambda state: alone.reshard([state, state])):
+    joined.restore(alone.state())
+    assert joined.progress()["short"].tokens == 1000 and joined.progress()["long"].tokens == 0
+    for resume in (alone.restore, lambda state: alone.reshard([state, state])):
         with refuses(ValueError, "position", "short", "rate", 0):
-            go_on(both.state())
+            resume(joined.state())
 
 
-def test_another_number_of_shards_reads_each_store_on():
+def test_resharding_reads_each_store_once():
     """No record of a store is lost or read twice, and the progress continues."""
     orders = [Shuffled(Numbers(*[5] * 200), 0), Shuffled(Numbers(*[5] * 300, tokens=3), 1)]
 
     def streams(num_shards):
         for shard in range(num_shards):
-            each = {name: RecordStream(o, shard, num_shards) for name, o in zip("ab", orders)}
-            yield MixedStream(each, (1, 1), (1, 3), seed=0)
+            streams_by_store = {
+                name: RecordStream(o, shard, num_shards) for name, o in zip("ab", orders)
+            }
+            yield MixedStream(streams_by_store, (1, 1), (1, 3), seed=0)
 
     states, found = None, {1: [], 3: []}
     for num_shards, n in ((4, 20), (3, 30), (1, 200)):
@@ -140,15 +142,15 @@ def test_another_number_of_shards_reads_each_store_on():
         assert sorted(found[size]) == sorted(int(alone.next_document().tokens[0]) for _ in range(n))
 
 
-def test_heldout_text_is_of_all_stores(stores):
-    mixed = opened(dict(zip(stores, (1, 0))))
+def test_heldout_text_covers_all_stores(stores):
+    mixed = open_corpus(dict(zip(stores, (1, 0))))
     held = [int(piece.tokens[0]) for piece in mixed.heldout(400)]
     assert held == [6] * 20 + [8] * 2
     assert len(mixed.heldout(10**6)) == 55
     assert "short: 900 documents, 9,000 tokens to train on; 50 documents" in mixed.summary
 
 
-def test_a_store_without_heldout_text_holds_out_blocks(tmp_path):
+def test_store_without_heldout_text_holds_out_blocks(tmp_path):
     given = [np.array([5 + i % 200, 5 + i // 200]) for i in range(256 * 42)]
     corpus = token_store("unused", stores=str(store_of(tmp_path / "a", given).folder.path))
     held = {tuple(piece.tokens) for piece in corpus.heldout(10**6)}
@@ -159,7 +161,7 @@ def test_a_store_without_heldout_text_holds_out_blocks(tmp_path):
 
 # Number of records of a document. A block has 256 records.
 @pytest.mark.parametrize("longest", [3, 250, 5000])
-def test_no_held_out_block_has_a_piece_of_a_document_that_is_trained_on(tmp_path, longest):
+def test_heldout_blocks_share_no_document_with_training(tmp_path, longest):
     sizes = np.random.default_rng(0).integers(1, longest + 1, 256 * 80 // longest).tolist()
     pieces = [
         Document(np.array([5 + i % 200, 5 + i // 200]), at == size - 1)
@@ -182,26 +184,26 @@ def test_no_held_out_block_has_a_piece_of_a_document_that_is_trained_on(tmp_path
 
 
 @pytest.mark.parametrize("documents", [300, 600, 256 * 19, 256 * 20])
-def test_a_twentieth_is_held_out_of_any_store(tmp_path, documents):
+def test_5_percent_of_documents_are_held_out(tmp_path, documents):
     corpus = token_store(
         "unused", stores=str(store_of(tmp_path / "a", text(5, documents, 2)).folder.path)
     )
     assert len(corpus.heldout(10**6)) == documents // 20
 
 
-def test_another_store_of_the_same_ends_is_other_data(tmp_path):
-    """A store is replaced between two starts of a run, and differs only in the middle."""
+def test_replaced_store_invalidates_positions(tmp_path):
+    """The store is replaced between two runs, and differs only in the middle."""
     states = []
     for middle in (5, 6):
         given = text(5, 1, 5000) + text(middle, 1, 10) + text(5, 1, 5000)
         store_of(tmp_path / f"{middle}", given, heldout=text(5, 1, 9))
-        states.append(opened(str(tmp_path / f"{middle}")).open_shard(0, 1).state())
+        states.append(open_corpus(str(tmp_path / f"{middle}")).open_shard(0, 1).state())
     with refuses(ValueError, "position", "seed"):
-        opened(str(tmp_path / "5")).open_shard(0, 1).restore(states[1])
+        open_corpus(str(tmp_path / "5")).open_shard(0, 1).restore(states[1])
 
 
 @pytest.mark.parametrize("heldout", [None, [np.array([5, 6])]])
-def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
+def test_few_documents_are_read_in_short_pieces(tmp_path, heldout):
     """Documents are cut into shorter pieces, so that the rows of a step have different text."""
     given = [np.arange(30_000) % 200 + 5, np.arange(9) + 5]
     store_of(tmp_path / "store", given, heldout=heldout)
@@ -219,7 +221,7 @@ def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
     assert found == (2 if heldout else held.tokens)
 
 
-def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
+def test_incompatible_stores_and_rates_raise(stores, tmp_path):
     labeled = [Document(np.array([5, 6]), labels=[1, 1])]
     store_of(tmp_path / "labels", labeled, heldout=labeled, columns=["labels"])
     corpus = token_store("unused", stores=str(tmp_path / "labels"))
@@ -235,16 +237,16 @@ def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
         (dict(zip(stores, (1, lambda step: len))), ["rates", "<lambda>"]),
     ]:
         with refuses(ValueError, *values):
-            opened(given)
+            open_corpus(given)
     with refuses(ValueError, "rates", "temperature", 2.0):
-        opened(dict(zip(stores, (1, 1))), temperature=2.0)
+        open_corpus(dict(zip(stores, (1, 1))), temperature=2.0)
     with refuses(ValueError, "temperature", "0"):
-        opened(stores, temperature=0.0)
+        open_corpus(stores, temperature=0.0)
     with refuses(ValueError, "corpus", "0", "-1"):
-        opened(stores, seed=-1).open_shard(0, 1)
+        open_corpus(stores, seed=-1).open_shard(0, 1)
 
 
-def test_stores_of_the_same_name_are_distinguished_by_their_paths(tmp_path):
+def test_stores_with_same_name_are_identified_by_path(tmp_path):
     for folder in ("a", "b"):
         store_of(tmp_path / folder / "store", text(5, ord(folder), 2), heldout=text(5, 2, 2))
     paths = [str(tmp_path / folder / "store") for folder in ("a", "b")]

@@ -29,7 +29,7 @@ def failure(act) -> OSError:
         (lambda f: os.replace(f / "file", f / "none" / "to"), ["file", "none/to"], "{}/none:"),
     ],
 )
-def test_an_error_names_its_paths_and_a_remedy(act, names, expected, tmp_path):
+def test_system_error_names_paths_and_remedy(act, names, expected, tmp_path):
     (tmp_path / "file").write_text("a file")
     words = system_error_message(failure(lambda: act(tmp_path)))
     assert all(str(tmp_path / name) in words for name in names)
@@ -39,24 +39,24 @@ def test_an_error_names_its_paths_and_a_remedy(act, names, expected, tmp_path):
 @pytest.mark.parametrize(
     "code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EISDIR]
 )
-def test_each_code_has_a_remedy(code):
+def test_each_error_code_has_a_remedy(code):
     words = system_error_message(OSError(code, os.strerror(code), "some/path"))
     assert f"some/path: {os.strerror(code)}. " in words and words.endswith(".")
 
 
 @pytest.mark.parametrize("code", [errno.ENOENT, errno.ENOTDIR, errno.ENOSPC])
-def test_an_error_without_a_path_has_a_remedy_too(code):
+def test_error_without_path_has_a_remedy(code):
     words = system_error_message(OSError(code, os.strerror(code)))
     assert os.strerror(code) in words and "Errno" not in words and words.endswith(".")
 
 
-def test_an_error_within_a_message_names_its_path_and_a_remedy():
+def test_in_words_names_path_and_remedy():
     words = in_words(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "none/a.txt"))
     assert "none/a.txt" in words and "no folder none" in words and "Errno" not in words
     assert in_words(ValueError("text of its own")) == "text of its own"
 
 
-def test_a_checkpoint_error_names_the_file_that_another_error_hides():
+def test_chained_checkpoint_error_names_file():
     """Orbax raises an error of its own type for an error of the system."""
     hidden = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "run/2/state")
     try:
@@ -67,7 +67,7 @@ def test_a_checkpoint_error_names_the_file_that_another_error_hides():
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a file that is full")
 @pytest.mark.parametrize("buffering", [-1, 0])
-def test_a_full_disk_names_the_file_that_was_written(buffering):
+def test_full_disk_error_names_written_file(buffering):
     """The system does not name an open file. We find the name where the error was raised."""
 
     def write():
@@ -80,7 +80,7 @@ def test_a_full_disk_names_the_file_that_was_written(buffering):
     assert pickle.loads(pickle.dumps(error)).filename == "/dev/full"
 
 
-def test_an_error_that_quotes_one_of_the_system_is_read_as_one():
+def test_quoted_system_error_is_recognized():
     quoted = ValueError(
         'RESOURCE_EXHAUSTED: Error writing local file "/disk/manifest": No space left on device '
         "[source locations='…', os_error_code='28']"
@@ -92,7 +92,7 @@ def test_an_error_that_quotes_one_of_the_system_is_read_as_one():
     assert system_error_message(OSError("Checkpoint 4 cannot be read")) is None
 
 
-def test_a_path_is_followed_from_the_working_folder(tmp_path, monkeypatch):
+def test_relative_path_is_resolved_from_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = system_error_message(failure(pathlib.Path("raw/none.txt").read_text))
     assert "There is no folder raw" in words and str(tmp_path) in words

@@ -69,22 +69,22 @@ WRITERS = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("program", WRITERS)
-def test_the_documents_are_those_that_were_written_in_the_order_of_a_store(program, tmp_path):
+def test_token_files_have_documents_and_order_of_a_store(program, tmp_path):
     given = documents()
     found = open_token_file(WRITERS[program](tmp_path / "a", given), GPT2)
     assert len(found) == len(given) and found.ends_document.all()
     for i, document in enumerate(given):
         np.testing.assert_array_equal(found.document(i).tokens, document)
     write_store(tmp_path / "store", given, GPT2)
-    both = found, open_store(tmp_path / "store").documents("train")
-    streams = [RecordStream(Shuffled(training_documents(each), 0), 0, 1) for each in both]
+    sources = found, open_store(tmp_path / "store").documents("train")
+    streams = [RecordStream(Shuffled(training_documents(source), 0), 0, 1) for source in sources]
     for _ in range(700):
         a, b = (stream.next_document() for stream in streams)
         assert a.tokens.dtype == np.int32 and a.ends_document == b.ends_document
         np.testing.assert_array_equal(a.tokens, b.tokens)
 
 
-def test_empty_documents_are_left_out_and_an_open_end_is_one(tmp_path):
+def test_empty_documents_are_skipped_and_unterminated_tail_is_kept(tmp_path):
     stream = np.array([END, 5, 6, END, END, 7, 8], np.uint16)
     (tmp_path / "a.bin").write_bytes(stream.tobytes())
     found = open_token_file(str(tmp_path / "a.bin"), GPT2)
@@ -96,7 +96,7 @@ def test_empty_documents_are_left_out_and_an_open_end_is_one(tmp_path):
     assert found.starts.tolist() == [1, 5] and found.stops.tolist() == [3, 7]
 
 
-def test_several_files_are_one_corpus(tmp_path):
+def test_several_token_files_form_one_corpus(tmp_path):
     given = [documents(n, seed=n) for n in (300, 10, 700)]
     files = [open_token_file(write_datatrove(tmp_path / str(len(d)), d), GPT2) for d in given]
     joined = concatenated([training_documents(each) for each in files])
@@ -106,35 +106,35 @@ def test_several_files_are_one_corpus(tmp_path):
     assert found == sorted(document.tolist() for document in sum(given, []))
 
 
-def test_files_of_another_format_are_refused(tmp_path):
-    def refused(path, *values, ids=GPT2, error=ValueError):
+def test_invalid_token_files_raise(tmp_path):
+    def assert_rejected(path, *values, ids=GPT2, error=ValueError):
         with refuses(error, *values):
             open_token_file(str(path), ids)
 
-    refused(tmp_path / "a.bin", "a.bin", error=FileNotFoundError)
+    assert_rejected(tmp_path / "a.bin", "a.bin", error=FileNotFoundError)
     (tmp_path / "a.txt").write_text("a")
-    refused(tmp_path / "a.txt", "a.txt", ".bin", ".ds")
+    assert_rejected(tmp_path / "a.txt", "a.txt", ".bin", ".ds")
     path = write_nanogpt(tmp_path / "n", documents())
-    refused(path, "0…299", ids=TokenIds(size=300, text=(3, 200)))
+    assert_rejected(path, "0…299", ids=TokenIds(size=300, text=(3, 200)))
     mask = int(documents()[0][0])
-    refused(path, mask, "[0, 1)", ids=GPT2._replace(text=(0, 1), mask=mask))
+    assert_rejected(path, mask, "[0, 1)", ids=GPT2._replace(text=(0, 1), mask=mask))
     (tmp_path / "n.bin").write_bytes(np.concatenate(documents()).astype(np.uint32).tobytes())
-    refused(path, path, "uint16")
+    assert_rejected(path, path, "uint16")
     (tmp_path / "n.bin").write_bytes(b"")
-    refused(path, path, 0, "uint16")
+    assert_rejected(path, path, 0, "uint16")
     (tmp_path / "n.bin").write_bytes(np.array([END, END], np.uint16).tobytes())
-    refused(path, path, "text")
+    assert_rejected(path, path, "text")
     path = write_megatron(tmp_path / "m", documents())
     content, index = (tmp_path / "m.bin").read_bytes(), (tmp_path / "m.idx").read_bytes()
     (tmp_path / "m.bin").write_bytes(content[:-2])
-    refused(path, path, f"{len(content) - 2:,}", f"{len(content) // 2:,}", "uint16")
+    assert_rejected(path, path, f"{len(content) - 2:,}", f"{len(content) // 2:,}", "uint16")
     for wrong in (b"", index[:900], b"X" + index[1:], index[:17] + b"\x06" + index[18:]):
         (tmp_path / "m.idx").write_bytes(wrong)
-        refused(path, "m.idx", "Megatron-Core's")
+        assert_rejected(path, "m.idx", "Megatron-Core's")
     (tmp_path / "m.idx").write_bytes(index[:40] + b"\x09" + index[41:])
-    refused(path, "m.idx", "sequences")
+    assert_rejected(path, "m.idx", "sequences")
     path = write_datatrove(tmp_path / "d", documents())
     (tmp_path / "d.ds.index").write_bytes(np.array([5, 3], np.uint64).tobytes())
-    refused(path, "d.ds.index", path)
+    assert_rejected(path, "d.ds.index", path)
     (tmp_path / "d.ds.index").unlink()
-    refused(path, "d.ds.index", error=FileNotFoundError)
+    assert_rejected(path, "d.ds.index", error=FileNotFoundError)

@@ -23,23 +23,23 @@ def assert_same(pieces, others):
 
 
 @pytest.fixture(params=["disk", "memory"])
-def place(request, tmp_path):
-    """A folder on a disk, and a folder in fsspec's memory file system in place of a bucket."""
+def store_path(request, tmp_path):
+    """A folder on a disk, and a folder in fsspec's memory file system instead of a bucket."""
     return str(tmp_path / "store") if request.param == "disk" else f"memory:/{tmp_path}/store"
 
 
-def test_blocks_and_documents_one_by_one_are_read_in_one_order(place):
-    store = store_of(place, documents(700))
+def test_records_and_documents_have_the_same_order(store_path):
+    store = store_of(store_path, documents(700))
     one_by_one = training_documents(store.documents("train"))
     assert_same(read(store.records("train"), 1500, seed=3), read(one_by_one, 1500, seed=3))
     assert (store.ids, store.counts("train").documents) == (IDS, 700)
 
 
-def test_all_parts_files_and_columns_are_read(place, monkeypatch):
+def test_all_parts_and_columns_are_read(store_path, monkeypatch):
     monkeypatch.setattr(token_store_files, "FILE_BYTES", 3000)
-    each = [np.arange(n) % 250 + 3 for n in range(1, 600)]
-    pieces = [Document(tokens, labels=tokens % 7 - 1) for tokens in each]
-    store = store_of(place, pieces[:300], pieces[300:301], pieces[301:], columns=["labels"])
+    token_arrays = [np.arange(n) % 250 + 3 for n in range(1, 600)]
+    pieces = [Document(tokens, labels=tokens % 7 - 1) for tokens in token_arrays]
+    store = store_of(store_path, pieces[:300], pieces[300:301], pieces[301:], columns=["labels"])
     assert len(store.splits["train"]["files"]) > 3
     found = read(store.records("train"), len(pieces))
     assert sorted(len(piece.tokens) for piece in found) == list(range(1, 600))
@@ -49,17 +49,17 @@ def test_all_parts_files_and_columns_are_read(place, monkeypatch):
         np.testing.assert_array_equal(piece.labels, piece.tokens % 7 - 1)
 
 
-def test_opening_reads_the_description_and_the_table_of_blocks_alone(tmp_path, monkeypatch):
+def test_opening_reads_only_description_and_block_table(tmp_path, monkeypatch):
     store_of(tmp_path / "store", documents(600))
     for file in (tmp_path / "store" / "train").iterdir():
         file.unlink()
     assert open_store(tmp_path / "store").records("train").counts.tolist() == [256, 256, 88]
 
 
-def test_a_large_table_of_blocks_is_mapped(tmp_path):
+def test_large_block_table_is_memory_mapped(tmp_path):
     """It is not copied into memory, so the processes of a machine share its pages."""
-    store_of(place := str(tmp_path / "store"), documents(256))
-    store, table = open_store(place), token_store_files.Folder(place)
+    store_of(store_path := str(tmp_path / "store"), documents(256))
+    store, table = open_store(store_path), token_store_files.Folder(store_path)
     many = table.read("train.blocks") * 100_000
     table.write("train.blocks", many)
     store.splits["train"]["blocks_crc32"] = zlib.crc32(many)
@@ -67,18 +67,18 @@ def test_a_large_table_of_blocks_is_mapped(tmp_path):
     try:
         records = store.records("train")
         order = Shuffled(records, 0)
-        held, most = tracemalloc.get_traced_memory()
+        held, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     blocks = len(records.blocks)
     assert blocks == 100_000 and order.size == 256 * blocks
-    assert held < 4 * blocks and most < 8 * blocks < records.blocks.nbytes / 4
+    assert held < 4 * blocks and peak < 8 * blocks < records.blocks.nbytes / 4
 
 
-def test_a_file_of_a_bucket_is_mapped_as_a_copy_without_a_name(place, tmp_path, monkeypatch):
+def test_remote_files_are_mapped_as_unlinked_copies(store_path, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    folder = token_store_files.Folder(place)
+    folder = token_store_files.Folder(store_path)
     folder.write("full", b"abc")
     folder.write("empty", b"")
     assert folder.mapped("full").tobytes() == b"abc" and folder.mapped("empty").size == 0
@@ -88,7 +88,7 @@ def test_a_file_of_a_bucket_is_mapped_as_a_copy_without_a_name(place, tmp_path, 
 
 
 @pytest.mark.parametrize("kind", ["tokens", "index"])
-def test_a_flipped_byte_is_named(tmp_path, kind):
+def test_corrupt_or_truncated_file_is_named(tmp_path, kind):
     store = store_of(tmp_path / "store", documents(600))
     file = tmp_path / "store" / "train" / f"00000-0000.{kind}"
     content = bytearray(file.read_bytes())
@@ -106,15 +106,15 @@ def test_a_flipped_byte_is_named(tmp_path, kind):
             open_store(tmp_path / "store").records("train").verify()
 
 
-def test_a_file_that_is_gone_is_named(place):
-    store = store_of(place, documents(5))
+def test_missing_file_is_named(store_path):
+    store = store_of(store_path, documents(5))
     for name in ("train/00000-0000.tokens", "train.blocks"):
         store.folder.remove(name)
         with refuses(FileNotFoundError, name):
-            open_store(place).records("train").verify()
+            open_store(store_path).records("train").verify()
 
 
-def test_folders_that_are_not_stores_are_refused(tmp_path):
+def test_invalid_store_folders_raise(tmp_path):
     with refuses(ValueError, "store.json"):
         open_store(tmp_path)
     store_of(tmp_path, documents(5))

@@ -1,3 +1,5 @@
+"""Files of token stores: their format, sealing, and errors of writers."""
+
 import json
 
 import numpy as np
@@ -51,14 +53,14 @@ def test_files_match_their_description(tmp_path, monkeypatch):
     for block in table:
         index = np.fromfile(f"{tmp_path / files[block['file']]}.index", "<u4")
         lengths = index[block["first_record"] :][: block["records"]] // 2
-        held = np.fromfile(f"{tmp_path / files[block['file']]}.tokens", "<u2")
-        held = held[block["first_token"] :][: block["tokens"]]
-        read += np.split(held, np.cumsum(lengths))[:-1]
+        stored = np.fromfile(f"{tmp_path / files[block['file']]}.tokens", "<u2")
+        stored = stored[block["first_token"] :][: block["tokens"]]
+        read += np.split(stored, np.cumsum(lengths))[:-1]
     for got, expected in zip(read, sum(given, []), strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
-def test_the_bytes_do_not_depend_on_who_writes_or_how_often(tmp_path):
+def test_store_bytes_are_independent_of_writers_and_retries(tmp_path):
     given = [documents(300, seed) for seed in range(3)]
     write(tmp_path / "a", given)
     write(tmp_path / "b", given)
@@ -84,7 +86,7 @@ def test_the_bytes_do_not_depend_on_who_writes_or_how_often(tmp_path):
         write(tmp_path / "a", given)
 
 
-def test_long_documents_are_cut_and_empty_ones_left_out(tmp_path):
+def test_long_documents_are_cut_and_empty_documents_skipped(tmp_path):
     long = np.arange(50_000) % 250 + 3
     pieces = [long, [], Document(np.array([5]), False), Document(np.array([], int)), [7]]
     with StoreWriter(tmp_path, "train", 0, IDS) as writer:
@@ -96,7 +98,7 @@ def test_long_documents_are_cut_and_empty_ones_left_out(tmp_path):
     assert (index // 2).tolist() == [12_500] * 4 + [1, 1]
 
 
-def test_a_block_of_long_records_ends_early(tmp_path, monkeypatch):
+def test_blocks_of_long_records_are_shorter(tmp_path, monkeypatch):
     monkeypatch.setattr(token_store_files, "BLOCK_TOKENS", 100)
     write(tmp_path, [[np.full(60, 5)] * 5])
     seal(tmp_path, {"train": 1})
@@ -104,7 +106,7 @@ def test_a_block_of_long_records_ends_early(tmp_path, monkeypatch):
     assert table["records"].tolist() == [2, 2, 1] and table["tokens"].tolist() == [120, 120, 60]
 
 
-def test_what_cannot_be_written_is_refused(tmp_path):
+def test_invalid_documents_and_parts_raise(tmp_path):
     with refuses(ValueError, "Document 0", {}, "['tokens']"):
         write(tmp_path, [[Document(None)]])
     for wrong in (Document(np.array([5])), Document(np.array([5]), parts=[0, 1])):
@@ -132,7 +134,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         seal(tmp_path, {"train": 1})
 
 
-def test_parts_are_counted_as_they_were_written(tmp_path):
+def test_seal_checks_number_of_parts(tmp_path):
     """If `seal` ignored further parts, their text would silently be lost."""
     write(tmp_path, [documents(3), [], documents(3)])
     for splits, values in [
@@ -153,13 +155,13 @@ def test_parts_are_counted_as_they_were_written(tmp_path):
         ({"longest": 0}, ["longest", 1, None, 0]),
     ],
 )
-def test_settings_of_a_writer_are_checked(tmp_path, settings, values):
+def test_invalid_writer_settings_raise(tmp_path, settings, values):
     with refuses(ValueError, *values):
         StoreWriter(tmp_path, "train", 0, IDS, **settings)
 
 
 @pytest.mark.parametrize("name, value", [("ids", 2**31), ("ids", {"size": 4}), ("columns", 3)])
-def test_a_description_of_another_kind_names_its_file(tmp_path, name, value):
+def test_invalid_description_names_its_file(tmp_path, name, value):
     write(tmp_path, [documents(1)])
     seal(tmp_path, {"train": 1}, about={})
     folder = Folder(tmp_path)

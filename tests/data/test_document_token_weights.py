@@ -27,13 +27,13 @@ EOS = 1
 
 def weighted_packing(policy, length=16, weighted=True) -> Packing:
     objective = CASES["causal"].objective
-    most = max_documents_per_row(policy, 16)
-    groups = row_groups(objective, layouts.decoder, IDS, [{"decoder": length}], most)
+    max_documents = max_documents_per_row(policy, 16)
+    groups = row_groups(objective, layouts.decoder, IDS, [{"decoder": length}], max_documents)
     packing = plan_packing(policy, objective, layouts.decoder, groups)
     return packing._replace(weighted=weighted, end_of_document=EOS)
 
 
-class Weighted:
+class WeightedStream:
     """Documents of some lengths. Token t has the weight t / 100; every third document has none."""
 
     def __init__(self):
@@ -57,32 +57,32 @@ def weighted_tokens(row) -> int:
     """Checks the weights of a row's tokens, and returns how many tokens brought their weight."""
     assert row.weights.dtype == np.int32 and row.weights.shape == row.tokens.shape
     text = row.tokens != EOS
-    own = row.weights[text] == 10 * row.tokens[text]
-    none = (row.weights[text] == 1000) & (row.tokens[text] // 100 % 3 == 2)
-    assert np.all(own | none)
-    return np.sum(own)
+    has_own_weight = row.weights[text] == 10 * row.tokens[text]
+    has_default_weight = (row.weights[text] == 1000) & (row.tokens[text] // 100 % 3 == 2)
+    assert np.all(has_own_weight | has_default_weight)
+    return np.sum(has_own_weight)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_weights_follow_their_tokens_into_rows(policy):
-    reader = ShardReader(Weighted(), weighted_packing(policy))
+def test_weights_follow_tokens_into_rows(policy):
+    reader = ShardReader(WeightedStream(), weighted_packing(policy))
     assert sum(weighted_tokens(reader.row()) for _ in range(40)) > 100
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_resumed_reader_gives_the_same_weights(policy):
-    reader = ShardReader(Weighted(), weighted_packing(policy))
+def test_resumed_reader_gives_same_weights(policy):
+    reader = ShardReader(WeightedStream(), weighted_packing(policy))
     for _ in range(11):
         reader.row()
-    again = ShardReader(Weighted(), weighted_packing(policy))
-    again.restore(reader.state())
+    resumed = ShardReader(WeightedStream(), weighted_packing(policy))
+    resumed.restore(reader.state())
     for _ in range(20):
-        one, other = reader.row(), again.row()
-        np.testing.assert_array_equal(one.tokens, other.tokens)
-        np.testing.assert_array_equal(one.weights, other.weights)
+        row, resumed_row = reader.row(), resumed.row()
+        np.testing.assert_array_equal(row.tokens, resumed_row.tokens)
+        np.testing.assert_array_equal(row.weights, resumed_row.weights)
 
 
-def test_end_of_sequence_has_the_weight_of_the_last_token_and_padding_has_none():
+def test_eos_has_weight_of_last_token_and_padding_has_0():
     documents = [Document(np.array([5, 6]), weights=np.array([0.5, 0.25])), Document(np.array([7]))]
     rows = rows_of_documents(documents, weighted_packing("isolate", 8))
     batch = stacked(rows, 8)
@@ -92,13 +92,13 @@ def test_end_of_sequence_has_the_weight_of_the_last_token_and_padding_has_none()
 
 
 @pytest.mark.parametrize("weight", [-0.5, 1001, np.nan])
-def test_weights_out_of_range_are_refused(weight):
+def test_weights_out_of_range_raise(weight):
     document = Document(np.array([5, 6]), weights=np.array([1, weight]))
     with refuses(ValueError, weight, "1,000"):
         document_for_rows(document, weighted_packing("single"))
 
 
-def test_a_store_keeps_weights_and_cuts_documents(tmp_path):
+def test_store_keeps_weights_of_cut_documents(tmp_path):
     draw = np.random.default_rng(0)
     sizes = (5, 300, 40_000, 1)
     documents = [
@@ -118,7 +118,7 @@ def test_a_store_keeps_weights_and_cuts_documents(tmp_path):
         )
 
 
-def test_a_store_refuses_weights_out_of_range(tmp_path):
+def test_storing_weights_out_of_range_raises(tmp_path):
     with (
         refuses(ValueError, -1, "1,000"),
         StoreWriter(tmp_path / "store", "train", 0, tiny.IDS, columns=["weights"]) as writer,
@@ -126,7 +126,7 @@ def test_a_store_refuses_weights_out_of_range(tmp_path):
         writer.add(Document(np.array([5, 6]), weights=np.array([0, -1])))
 
 
-def test_a_corpus_with_weights_is_refused_by_objectives_that_ignore_them():
+def test_weighted_corpus_with_unweighted_objective_raises():
     corpus = tiny.run_of(None, CASES["causal"].objective, None).corpus("")
     corpus = corpus._replace(columns=("weights",))
     check_columns(corpus, CASES["causal"].objective)

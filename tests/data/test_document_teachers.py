@@ -34,7 +34,7 @@ def predicted(tokens, count=3):
     return np.stack([2 * tokens[:, None] + k, 10 * tokens[:, None] + k], 1).astype(np.int32)
 
 
-class Taught(tiny.TextStream):
+class TaughtStream(tiny.TextStream):
     """Documents with a teacher's predictions."""
 
     def next_document(self):
@@ -44,29 +44,29 @@ class Taught(tiny.TextStream):
 
 def packing_of(policy, count=2, length=16, end_of_document=None):
     objective = causal_lm(tiny.IDS)
-    most = max_documents_per_row(policy, 16)
-    groups = row_groups(objective, layouts.decoder, tiny.IDS, [{"decoder": length}], most)
+    max_documents = max_documents_per_row(policy, 16)
+    groups = row_groups(objective, layouts.decoder, tiny.IDS, [{"decoder": length}], max_documents)
     return plan_packing(
         policy, objective, layouts.decoder, groups, teacher=count, end_of_document=end_of_document
     )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_predictions_follow_their_tokens_into_rows_and_a_resumed_reader(policy):
-    reader = ShardReader(Taught(0, 1), packing_of(policy, end_of_document=EOS))
+def test_teacher_predictions_follow_tokens_and_resume(policy):
+    reader = ShardReader(TaughtStream(0, 1), packing_of(policy, end_of_document=EOS))
     for _ in range(7):
         reader.row()
-    again = ShardReader(Taught(0, 1), packing_of(policy, end_of_document=EOS))
-    again.restore(reader.state())
+    resumed = ShardReader(TaughtStream(0, 1), packing_of(policy, end_of_document=EOS))
+    resumed.restore(reader.state())
     for _ in range(20):
         row = reader.row()
         text = row.tokens != EOS
         np.testing.assert_array_equal(row.teacher[text], predicted(row.tokens, 2)[text])
         assert not row.teacher[~text].any()
-        np.testing.assert_array_equal(again.row().teacher, row.teacher)
+        np.testing.assert_array_equal(resumed.row().teacher, row.teacher)
 
 
-def test_a_document_without_predictions_has_probabilities_of_0():
+def test_missing_predictions_have_probability_0():
     documents = [Document(np.array([5])), Document(np.array([6]), teacher=predicted(np.array([6])))]
     rows = rows_of_documents(documents, packing_of("isolate", 1, 4))
     assert stacked(rows, 4).teacher.tolist() == [[[[0], [0]], [[12], [60]], [[0], [0]], [[0], [0]]]]
@@ -74,7 +74,7 @@ def test_a_document_without_predictions_has_probabilities_of_0():
         document_for_rows(documents[1], packing_of("isolate", 4, 4))
 
 
-def test_a_store_keeps_predictions_and_cuts_documents(tmp_path):
+def test_store_keeps_teacher_predictions_of_cut_documents(tmp_path):
     draw = np.random.default_rng(0)
     tokens = [draw.integers(*tiny.IDS.text, n) for n in (5, 300, 40_000, 1)]
     documents = [Document(x, teacher=predicted(x)) for x in tokens]
@@ -91,7 +91,7 @@ def test_a_store_keeps_predictions_and_cuts_documents(tmp_path):
         np.testing.assert_array_equal(piece.teacher, predicted(piece.tokens))
 
 
-def test_a_store_has_one_number_of_predictions(tmp_path):
+def test_inconsistent_numbers_of_predictions_raise(tmp_path):
     x = np.array([5, 6])
     with (
         refuses(ValueError, [2, 3], [2, 4]),
@@ -116,23 +116,23 @@ def test_a_store_has_one_number_of_predictions(tmp_path):
 
 def planned(objective, columns):
     run = tiny.run_of(tiny.decoder(), objective, {"decoder": 32})
-    corpus = run.corpus("")._replace(open_shard=Taught, columns=columns)
+    corpus = run.corpus("")._replace(open_shard=TaughtStream, columns=columns)
     run = dataclasses.replace(run, corpus=lambda run_dir: corpus)
     return planning.plan_run(run, corpus)
 
 
-def batch_of(one, rows=4):
-    reader = ShardReader(one.corpus.open_shard(0, 1), one.packing)
+def batch_of(plan, rows=4):
+    reader = ShardReader(plan.corpus.open_shard(0, 1), plan.packing)
     raw = stacked([reader.row() for _ in range(rows)], 32)
     keys = jax.random.split(jax.random.key(0), rows)
-    return jax.device_get(corrupt_and_arrange(one.recipe, one.recipe.groups[0], keys, raw))
+    return jax.device_get(corrupt_and_arrange(plan.recipe, plan.recipe.groups[0], keys, raw))
 
 
 @pytest.mark.slow
-def test_predictions_reach_the_batch_of_a_step():
-    one = planned(distilled_lm(tiny.IDS, likeliest=2), ("teacher",))
-    batch = batch_of(one)
-    shapes = planning.abstract_batch(one)
+def test_teacher_predictions_reach_the_batch():
+    plan = planned(distilled_lm(tiny.IDS, likeliest=2), ("teacher",))
+    batch = batch_of(plan)
+    shapes = planning.abstract_batch(plan)
     assert {n: (x.shape[1:], x.dtype) for n, x in batch.items()} == {
         n: (x.shape[1:], x.dtype) for n, x in shapes.items()
     }
@@ -146,13 +146,13 @@ def test_predictions_reach_the_batch_of_a_step():
 
 
 @pytest.mark.slow
-def test_an_objective_that_reads_no_teacher_ignores_the_column():
-    one, plain = (planned(causal_lm(tiny.IDS), columns) for columns in (("teacher",), ()))
-    for name, x in batch_of(one).items():
+def test_objective_without_teacher_ignores_predictions():
+    with_teacher, plain = (planned(causal_lm(tiny.IDS), columns) for columns in (("teacher",), ()))
+    for name, x in batch_of(with_teacher).items():
         np.testing.assert_array_equal(x, batch_of(plain)[name], name)
 
 
-def test_a_corpus_without_predictions_is_refused():
+def test_corpus_without_teacher_predictions_raises():
     corpus = tiny.run_of(None, causal_lm(tiny.IDS), None).corpus("")
     with refuses(ValueError, "teacher", "`pretrax teach`"):
         check_columns(corpus, distilled_lm(tiny.IDS))

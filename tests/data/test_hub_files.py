@@ -56,7 +56,7 @@ def repository(monkeypatch):
     server.server_close()
 
 
-def test_they_are_found_read_and_known_by_their_version(repository):
+def test_hub_files_are_found_read_and_versioned(repository):
     repository["data/a.jsonl"] = b'{"text": "one"}\n{"text": "two"}\n'
     repository["data/b.txt"] = b"three"
     (path,) = find_files("hf://datasets/me/texts/data/*.jsonl")
@@ -68,7 +68,7 @@ def test_they_are_found_read_and_known_by_their_version(repository):
     assert size == 32 and version and versions_of([path])[0][2] not in ("", version)
 
 
-def test_a_run_tokenizes_their_text_once(repository, tmp_path):
+def test_corpus_detects_changed_hub_files(repository, tmp_path):
     lines = "".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(40))
     repository["data/a.jsonl"] = lines.encode()
     settings = dict(files="hf://datasets/me/texts/data/*.jsonl", vocabulary=vocabularies.utf8_bytes)
@@ -76,7 +76,7 @@ def test_a_run_tokenizes_their_text_once(repository, tmp_path):
     assert "38 documents" in corpus.summary and "2 documents" in corpus.summary
     repository["data/a.jsonl"] = lines.replace("document 7", "document X").encode()
     huggingface_hub.HfFileSystem.clear_instance_cache()
-    again = text_files(str(tmp_path), **settings)
-    assert again.summary == corpus.summary  # the same number of tokens, but other data
+    changed_corpus = text_files(str(tmp_path), **settings)
+    assert changed_corpus.summary == corpus.summary  # the same number of tokens, but other data
     with refuses(ValueError, "position", "seed"):
-        again.open_shard(0, 1).restore(corpus.open_shard(0, 1).state())
+        changed_corpus.open_shard(0, 1).restore(corpus.open_shard(0, 1).state())
