@@ -83,9 +83,11 @@ def kept_texts(folder: Path) -> list[str]:
     return found
 
 
-def tree(folder: Path, *but: str) -> dict[str, str]:
-    """Returns the checksum of each file in a folder, except files with the names in `but`."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in but]
+def tree(folder: Path, *excluded: str) -> dict[str, str]:
+    """Returns the checksum of each file in a folder, except files with the names in `excluded`."""
+    files = [
+        path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in excluded
+    ]
     return {
         str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in files
     }

@@ -52,20 +52,20 @@ def cluster(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_slurm(cluster):
+def test_slurm_matches_local_executor(cluster):
     planted.write_texts(cluster / "raw.jsonl", ["One text.", "Another text.", "One text."])
-    here = planted.run_steps(
+    local_report = planted.run_steps(
         cluster, "preprocessing.Preparation.steps = [@duplicates.exact_duplicates]"
     )
     (cluster / "out").rename(cluster / "here")
-    jobs = planted.run_steps(
+    slurm_report = planted.run_steps(
         cluster,
         "preprocessing.Preparation.steps = [@duplicates.exact_duplicates]\n"
         "preprocessing.Preparation.executor = @executors.slurm\n"
         "executors.slurm.partition = 'cpu'\n"
         f"executors.slurm.command = 'export PATH={cluster}/bin:$PATH'",
     )
-    assert json.dumps(jobs) == json.dumps(here), (cluster / "jobs.log").read_text()
+    assert json.dumps(slurm_report) == json.dumps(local_report), (cluster / "jobs.log").read_text()
 
 
 class Fails(PipelineStep):
@@ -77,14 +77,14 @@ class Fails(PipelineStep):
         yield from ()
 
 
-class FailsInItsOwnWay(PipelineStep):
+class RaisesUnpicklableError(PipelineStep):
     type, name = "Test", "fails"
 
     def run(self, data=None, rank=0, world_size=1):
-        raise NeedsTwo("No", "bucket")
+        raise UnpicklableError("No", "bucket")
 
 
-class NeedsTwo(Exception):
+class UnpicklableError(Exception):
     def __init__(self, one, two):
         super().__init__(f"{one} {two}")
 
@@ -98,7 +98,7 @@ class Dies(PipelineStep):
 
 
 @pytest.mark.slow
-def test_jobs_that_end_before_their_tasks(cluster, tmp_path):
+def test_job_ending_before_its_tasks_raises(cluster, tmp_path):
     log = str(tmp_path / "log")
     path = f"export PATH={cluster}/bin:$PATH"  # otherwise the job's environment would set PATH
     executor = executors.slurm([Fails()], 2, log, None, partition="cpu", command=path)
@@ -107,7 +107,7 @@ def test_jobs_that_end_before_their_tasks(cluster, tmp_path):
 
 
 @pytest.mark.slow
-def test_tasks_that_fail_and_workers_that_die(tmp_path):
+def test_failed_tasks_and_dead_workers_raise(tmp_path):
     def run(block, name):
         done = []
         executor = executors.local([block()], 2, str(tmp_path / name), 2)
@@ -115,27 +115,27 @@ def test_tasks_that_fail_and_workers_that_die(tmp_path):
 
     with refuses(ValueError, "Task 1"):
         run(Fails, "fails")
-    with refuses(ValueError, "NeedsTwo", "No", "bucket"):
-        run(FailsInItsOwnWay, "its_own")
+    with refuses(ValueError, "UnpicklableError", "No", "bucket"):
+        run(RaisesUnpicklableError, "unpicklable")
     with refuses(ValueError, "--workers"):
         run(Dies, "dies")
     assert "Out of memory." in (tmp_path / "dies" / "workers.log").read_text()
 
 
 @pytest.mark.slow
-def test_a_temporary_folder_whose_path_is_too_long_for_sockets(tmp_path):
+def test_too_long_tmpdir_is_reported(tmp_path):
     planted.write_raw(tmp_path / "raw.jsonl")
-    long = tmp_path / ("d" * 60) / ("d" * 60)
-    long.mkdir(parents=True)
+    long_path = tmp_path / ("d" * 60) / ("d" * 60)
+    long_path.mkdir(parents=True)
     ended = subprocess.run(
         planted.command(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path / "out")),
         cwd=ROOT,
-        env=environment(TMPDIR=str(long)),
+        env=environment(TMPDIR=str(long_path)),
         capture_output=True,
         text=True,
     )
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
-    assert f"TMPDIR={long}" in ended.stderr and "TMPDIR=/tmp" in ended.stderr
+    assert f"TMPDIR={long_path}" in ended.stderr and "TMPDIR=/tmp" in ended.stderr
 
 
 MODULES = ("jax", "numpy", "json", "threading", "multiprocessing", "datatrove", "loguru")
@@ -147,12 +147,16 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_workers_import_nothing_from_the_current_folder(tmp_path):
-    here = tmp_path / "here"
-    here.mkdir()
+def test_workers_do_not_import_from_current_folder(tmp_path):
+    current_folder = tmp_path / "here"
+    current_folder.mkdir()
     for name in MODULES:
-        (here / f"{name}.py").write_text(f"open('{name}.imported', 'w')\nraise SystemExit(1)\n")
+        (current_folder / f"{name}.py").write_text(
+            f"open('{name}.imported', 'w')\nraise SystemExit(1)\n"
+        )
     (tmp_path / "start.py").write_text(START)  # in another folder, like the command
     program = [sys.executable, str(tmp_path / "start.py")]
-    subprocess.run(program, cwd=here, check=True, timeout=100)
-    assert not [*here.glob("*.imported")] and [*(here / "log").glob("completions/*")]
+    subprocess.run(program, cwd=current_folder, check=True, timeout=100)
+    assert not [*current_folder.glob("*.imported")] and [
+        *(current_folder / "log").glob("completions/*")
+    ]

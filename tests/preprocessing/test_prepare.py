@@ -24,34 +24,36 @@ def prepared(tmp_path_factory):
     """A folder with raw/, and a store that one process prepared from it without interruption."""
     folder = tmp_path_factory.mktemp("prepared")
     planted.write_raw(folder / "raw" / "a.jsonl")
-    here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
-    planted.run(*again(folder, "store", here))
+    this_process = "--gin.preprocessing.Preparation.executor=@executors.this_process"
+    planted.run(*arguments_for(folder, "store", this_process))
     return folder
 
 
-def again(folder, out, *more):
+def arguments_for(folder, out, *more):
     return planted.arguments(str(folder / "raw" / "*.jsonl"), folder / out, *more)
 
 
 @pytest.mark.slow
-def test_planted_documents_are_dropped_and_most_others_stay(prepared):
+def test_planted_documents_are_dropped(prepared):
     report = json.loads((prepared / "store" / "report.json").read_text())
     steps = {step["name"]: step for step in report["steps"]}
-    own, planted_ones = len(planted.DOCUMENTS), planted.EXACT + planted.NEAR + planted.JUNK
-    assert steps["read"]["in"] == steps["read"]["out"] == own + planted_ones
+    original_count = len(planted.DOCUMENTS)
+    planted_count = planted.EXACT + planted.NEAR + planted.JUNK
+    assert steps["read"]["in"] == steps["read"]["out"] == original_count + planted_count
     assert steps["gopher_repetition"]["dropped"]["top_2_gram"] == planted.JUNK
-    left = steps["exact_duplicates"]["in"]
+    remaining = steps["exact_duplicates"]["in"]
     # If a rule dropped an original, it also dropped the copy.
     assert planted.EXACT - 3 <= steps["exact_duplicates"]["dropped"]["duplicate"] <= planted.EXACT
     assert planted.NEAR - 3 <= steps["near_duplicates"]["dropped"]["near_duplicate"] <= planted.NEAR
-    assert report["documents"] == left - sum(
+    assert report["documents"] == remaining - sum(
         sum(steps[name]["dropped"].values()) for name in ("exact_duplicates", "near_duplicates")
     )
-    assert 0.85 * own <= report["documents"] <= own and report["tokens"] > 10_000
+    assert 0.85 * original_count <= report["documents"] <= original_count
+    assert report["tokens"] > 10_000
 
 
 @pytest.mark.slow
-def test_the_counts_of_consecutive_steps_agree(prepared):
+def test_counts_of_consecutive_steps_agree(prepared):
     steps = json.loads((prepared / "store" / "report.json").read_text())["steps"]
     for step, following in zip(steps, steps[1:]):
         assert step["out"] == following["in"]
@@ -59,19 +61,19 @@ def test_the_counts_of_consecutive_steps_agree(prepared):
 
 
 @pytest.mark.slow
-def test_a_store_with_its_vocabulary(prepared):
+def test_prepared_store_has_vocabulary_and_reported_counts(prepared):
     store = prepared / "store"
     described = json.loads((store / "store.json").read_text())
     counts = {name: split["counts"] for name, split in described["splits"].items()}
     report = json.loads((store / "report.json").read_text())
     assert is_sealed(store) and load_vocabulary(str(store)).about["size"] == 1000
-    assert sum(of["documents"] for of in counts.values()) == report["documents"]
-    assert sum(of["tokens"] for of in counts.values()) == report["tokens"]
+    assert sum(split_counts["documents"] for split_counts in counts.values()) == report["documents"]
+    assert sum(split_counts["tokens"] for split_counts in counts.values()) == report["tokens"]
     assert 0 < counts["heldout"]["documents"] < 0.3 * counts["train"]["documents"]
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_was_dropped_and_fetches_nothing(prepared):
+def test_report_page_shows_dropped_texts_and_is_self_contained(prepared):
     page = (prepared / "store" / "report.html").read_text()
     assert "buy now buy now" in page and "near_duplicate" in page and "prefers-color-scheme" in page
     assert "http" not in page.replace("https://docs.python.org", "").split("<h2>What was")[0]
@@ -79,9 +81,9 @@ def test_the_page_shows_what_was_dropped_and_fetches_nothing(prepared):
 
 
 @pytest.mark.slow
-def test_a_second_start_changes_nothing(prepared, capsys):
+def test_second_run_changes_nothing(prepared, capsys):
     before = planted.tree(prepared / "store")
-    planted.run(*again(prepared, "store"))
+    planted.run(*arguments_for(prepared, "store"))
     output = capsys.readouterr().out
     assert f"--store={prepared / 'store'}" in output
     assert "pretrax train decoder --corpus=token_store" in output
@@ -98,7 +100,7 @@ def test_a_second_start_changes_nothing(prepared, capsys):
         ("dna", "decoder", "ACGT", ("letters.k=3", "letters.overlapping=True")),
     ],
 )
-def test_the_next_run_suits_the_alphabet(tmp_path, capsys, alphabet, run, letters, settings):
+def test_suggested_run_suits_alphabet(tmp_path, capsys, alphabet, run, letters, settings):
     records = (f">{k}\n{letters * (k + 5)}\n" for k in range(40))
     (tmp_path / "records.fa").write_text("".join(records))
     planted.run(
@@ -115,9 +117,9 @@ def test_the_next_run_suits_the_alphabet(tmp_path, capsys, alphabet, run, letter
     cli.run("plan", arguments)  # plans the run that the command would train
 
 
-def test_other_settings_or_text_in_a_finished_folder_are_refused(prepared, capsys, tmp_path):
+def test_finished_folder_rejects_other_settings_or_text(prepared, capsys, tmp_path):
     with exits(capsys, "steps[2].min_words", 50, 60, "OUT"):
-        planted.run(*again(prepared, "store", "--gin.filters.gopher_quality.min_words=60"))
+        planted.run(*arguments_for(prepared, "store", "--gin.filters.gopher_quality.min_words=60"))
     planted.write_raw(tmp_path / "b.jsonl")
     with exits(capsys, "source.files"):
         planted.run(*planted.arguments(str(tmp_path / "b.jsonl"), prepared / "store"))
@@ -128,7 +130,7 @@ def killed_and_resumed(prepared, out, seconds, workers):
 
     `seconds` is the time until the kill. None kills it when a stage is complete.
     """
-    command = planted.command(*again(prepared, out), "--workers=2")
+    command = planted.command(*arguments_for(prepared, out), "--workers=2")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), **quiet)
     work = prepared / out / "prepare.work"
@@ -140,27 +142,27 @@ def killed_and_resumed(prepared, out, seconds, workers):
         time.sleep(seconds)
     process.kill()
     process.wait()
-    planted.run(*again(prepared, out), f"--workers={workers}")
+    planted.run(*arguments_for(prepared, out), f"--workers={workers}")
     return planted.tree(prepared / out, LOG)
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_and_resumed_with_other_workers(prepared, capsys):
+def test_killed_preparation_resumes_with_other_workers(prepared, capsys):
     assert killed_and_resumed(prepared, "killed", None, 1) == planted.tree(prepared / "store", LOG)
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_moments(prepared):
+def test_preparation_killed_at_20_moments_resumes(prepared):
     expected = planted.tree(prepared / "store", LOG)
     began = time.monotonic()
-    subprocess.run(planted.command(*again(prepared, "timed")), cwd=ROOT, env=environment())
+    subprocess.run(planted.command(*arguments_for(prepared, "timed")), cwd=ROOT, env=environment())
     lasts = time.monotonic() - began
     for k in range(20):
         seconds = lasts * (k + 0.5) / 20
         assert killed_and_resumed(prepared, f"killed_{k}", seconds, 1 + k % 3) == expected, seconds
 
 
-def test_a_folder_with_other_files_is_refused(tmp_path, capsys):
+def test_output_folder_with_other_files_is_rejected(tmp_path, capsys):
     planted.write_raw(tmp_path / "raw.jsonl")
     with exits(capsys, "raw.jsonl", "OUT"):
         planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
@@ -169,23 +171,23 @@ def test_a_folder_with_other_files_is_refused(tmp_path, capsys):
         planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
 
 
-def test_files_of_other_programs_are_never_removed(tmp_path, capsys):
+def test_files_of_other_programs_are_kept(tmp_path, capsys):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five"])
-    own = tmp_path / "out" / "work" / "own.txt"
-    own.parent.mkdir(parents=True)
-    own.write_text("Own.")
+    foreign_file = tmp_path / "out" / "work" / "own.txt"
+    foreign_file.parent.mkdir(parents=True)
+    foreign_file.write_text("Own.")
     steps = "preprocessing.Preparation.steps = [@filters.length]\nfilters.length.least = {}\n"
     with exits(capsys, tmp_path / "out", "work"):
         planted.run_steps(tmp_path, steps.format(5))
-    own.parent.rename(tmp_path / "work")
+    foreign_file.parent.rename(tmp_path / "work")
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps.format(100))
-    (tmp_path / "work").rename(own.parent)
+    (tmp_path / "work").rename(foreign_file.parent)
     assert planted.run_steps(tmp_path, steps.format(5))["documents"] == 2
-    assert own.read_text() == "Own."
+    assert foreign_file.read_text() == "Own."
 
 
-def test_a_changed_setting_repeats_its_step_and_later_steps(tmp_path, capsys):
+def test_changed_setting_repeats_only_its_step_and_later_steps(tmp_path, capsys):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three"] * 2 + ["four five six seven"])
     steps = (
         "preprocessing.Preparation.steps = [@duplicates.exact_duplicates, @two/filters.length]\n"
@@ -201,19 +203,19 @@ def test_a_changed_setting_repeats_its_step_and_later_steps(tmp_path, capsys):
     assert kept == "fourteen and five six seven"  # the source was not read again
 
 
-def test_the_command_at_the_end_makes_tokens_of_documents(tmp_path, capsys):
+def test_suggested_command_tokenizes_documents(tmp_path, capsys):
     written = [f"Text {i} of them." for i in range(200)]
     planted.write_texts(tmp_path / "raw.jsonl", written)
     planted.run_steps(tmp_path, "preprocessing.Preparation.steps = []")
     _, _, command = capsys.readouterr().out.rpartition("Next: pretrax prepare ")
-    own = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
-    here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
-    planted.run(*shlex.split(command), own, here)
+    byte_vocabulary = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
+    this_process = "--gin.preprocessing.Preparation.executor=@executors.this_process"
+    planted.run(*shlex.split(command), byte_vocabulary, this_process)
     report = json.loads((tmp_path / "out_tokens" / "report.json").read_text())
     assert report["documents"] == len(written) and report["tokens"] == sum(map(len, written))
 
 
-def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
+def test_unknown_words_are_counted(tmp_path, capsys):
     written = [f"Text {i} of them." for i in range(200)]  # 204 words; the vocabulary has 100
     planted.write_texts(tmp_path / "raw.jsonl", written)
     settings = {
@@ -223,8 +225,8 @@ def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
         "vocabularies.trained.model_type": "word",
         "vocabularies.trained.size": 105,
     }
-    here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
-    planted.run(here, *(f"--gin.{name}={value!r}" for name, value in settings.items()))
+    this_process = "--gin.preprocessing.Preparation.executor=@executors.this_process"
+    planted.run(this_process, *(f"--gin.{name}={value!r}" for name, value in settings.items()))
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (report["tokens"], report["unknown_tokens"]) == (1000, 104)
     assert_named(capsys.readouterr().out, "104 tokens", "vocabulary")
@@ -232,7 +234,7 @@ def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("names", ["ab", "abcde"])
-def test_a_file_in_a_separate_task_is_held_out_whole_or_not_at_all(tmp_path, names):
+def test_single_document_files_are_held_out_whole(tmp_path, names):
     for name in names:
         (tmp_path / f"{name}.txt").write_text(f"{name} " * 5000)
     settings = {
@@ -241,9 +243,13 @@ def test_a_file_in_a_separate_task_is_held_out_whole_or_not_at_all(tmp_path, nam
         "preprocessing.Preparation.steps": [],
         "sources.files.task_bytes": 1000,
     }
-    here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
-    made = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
-    planted.run(here, made, *(f"--gin.{name}={value!r}" for name, value in settings.items()))
+    this_process = "--gin.preprocessing.Preparation.executor=@executors.this_process"
+    byte_vocabulary = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
+    planted.run(
+        this_process,
+        byte_vocabulary,
+        *(f"--gin.{name}={value!r}" for name, value in settings.items()),
+    )
     store = open_store(tmp_path / "out")
     decode = load_vocabulary(str(tmp_path / "out")).codec.decode
     sides = []
@@ -255,7 +261,7 @@ def test_a_file_in_a_separate_task_is_held_out_whole_or_not_at_all(tmp_path, nam
     assert store.counts("heldout").documents == 1
 
 
-def test_a_step_whose_files_have_changed_is_repeated(tmp_path, capsys, monkeypatch):
+def test_step_with_changed_files_is_repeated(tmp_path, capsys, monkeypatch):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five six", "seven eight"])
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_rules.py").write_text("def keeps(text, metadata):\n    return text\n")
@@ -278,7 +284,7 @@ filters.rule.function = @own_rules.keeps
         planted.run_steps(tmp_path, steps)
 
 
-def test_mistakes_are_named_before_anything_is_read(tmp_path, capsys):
+def test_invalid_settings_are_reported_before_reading(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("Some text.")
     for flag, words in (
         ("--gin.OUT='s3://bucket/store'", ["OUT=s3://bucket/store"]),

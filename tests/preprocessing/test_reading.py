@@ -29,10 +29,10 @@ def read(path, on_malformed="skip"):
 
 
 def texts(path):
-    return [one.text for one in read(path) if isinstance(one, Document)]
+    return [record.text for record in read(path) if isinstance(record, Document)]
 
 
-def test_text_source_code_and_compressed_files(tmp_path):
+def test_text_source_and_compressed_files_are_read(tmp_path):
     (tmp_path / "a.txt").write_text("\ufeffA text.\n")
     (tmp_path / "code.py").write_text("print(1)\n")
     (tmp_path / "a.jsonl").write_text(LINES)
@@ -54,7 +54,7 @@ def test_text_source_code_and_compressed_files(tmp_path):
     assert first.id == "0" and first.metadata == {"file": str(tmp_path / "a.jsonl"), "n": 0}
 
 
-def test_parquet_arrow_and_a_saved_dataset(tmp_path):
+def test_parquet_arrow_and_saved_datasets_are_read(tmp_path):
     table = pyarrow.table({"text": [*TEXTS, None], "n": [1, 2, 3, 4]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     saved = tmp_path / "saved" / "train"
@@ -74,7 +74,7 @@ def test_parquet_arrow_and_a_saved_dataset(tmp_path):
     assert read(tmp_path / "b.parquet")[0].rule == "damaged"
 
 
-def test_saved_datasets_of_several_splits_and_cached_files(tmp_path):
+def test_saved_datasets_need_one_split_and_skip_caches(tmp_path):
     for name in (
         "train/data-0.arrow",
         "train/cache-1.arrow",
@@ -113,7 +113,7 @@ def write_archive(path, *statuses):
             writer.write_record(record)
 
 
-def test_pages_with_a_status_other_than_200_are_dropped_and_counted(tmp_path):
+def test_pages_without_http_200_are_dropped_and_counted(tmp_path):
     write_archive(tmp_path / "a.warc", "404 Not Found", "200 OK", "301 Moved Permanently")
     missing, page, moved = read(tmp_path / "a.warc", "error")
     assert missing == Bad("http://example.com/", "http_status", "got the HTTP status 404 Not Found")
@@ -124,7 +124,7 @@ def test_pages_with_a_status_other_than_200_are_dropped_and_counted(tmp_path):
     assert left_out.describe() == "2 web pages without HTTP status 200"
 
 
-def test_web_archives(tmp_path):
+def test_web_archives_are_read_and_damage_is_reported(tmp_path):
     write_archive(tmp_path / "a.warc.gz", "200 OK")
     write_archive(tmp_path / "a.wet")
     (found,) = read(tmp_path / "a.warc.gz")
@@ -141,7 +141,7 @@ def test_web_archives(tmp_path):
     assert not texts(tmp_path / "d.wet")
 
 
-def test_malformed_records_of_web_archives_are_named(tmp_path):
+def test_malformed_web_archive_records_are_named(tmp_path):
     write_archive(tmp_path / "a.warc")
     whole = (tmp_path / "a.warc").read_bytes()
     bare = b"WARC/1.0\r\nWARC-Type: response\r\n"  # without an address
@@ -156,7 +156,7 @@ def test_malformed_records_of_web_archives_are_named(tmp_path):
     with pytest.raises(MalformedLine) as error:
         read(tmp_path / "b.warc", "error")
     assert error.value.bad == bad
-    dropped = [one for one in read(tmp_path / "b.warc") if isinstance(one, Bad)]
+    dropped = [record for record in read(tmp_path / "b.warc") if isinstance(record, Bad)]
     assert dropped == [bad, lengthless]
 
 
@@ -187,7 +187,7 @@ def mutated(draw, content):
         *("a.fa", "a.fa.bgz", "a.fq"),
     ],
 )
-def test_any_content_of_a_file_is_read_or_the_file_is_named(tmp_path, name):
+def test_fuzzed_files_never_raise(tmp_path, name):
     path = tmp_path / name
     table = pyarrow.table({"text": TEXTS, "n": [1, 2, 3]})
     if "warc" in name:
@@ -205,19 +205,19 @@ def test_any_content_of_a_file_is_read_or_the_file_is_named(tmp_path, name):
     whole, draw = path.read_bytes(), random.Random(name)
     for _ in range(60):
         path.write_bytes(mutated(draw, whole))
-        for one in raw_documents(str(path), "text"):
-            assert isinstance(one, RawDocument | Bad)
+        for record in raw_documents(str(path), "text"):
+            assert isinstance(record, RawDocument | Bad)
 
 
-def test_bad_lines_are_named(tmp_path):
+def test_malformed_lines_are_named(tmp_path):
     lines = [b'{"text": "a"}', b"{not json", b"", b'{"txt": 1}', b'{"text": 2}', b'"text"', b"\xff"]
     lines += [b'{"text": "  "}', b'{"text": "\\ud800"}', b"{}", b'[{"text": "a"}]']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
-    bad = [one for one in read(tmp_path / "a.jsonl")[1:] if one.rule == "malformed"]
-    found = {one.place.rpartition(":")[2]: one for one in bad}
+    bad = [record for record in read(tmp_path / "a.jsonl")[1:] if record.rule == "malformed"]
+    found = {record.place.rpartition(":")[2]: record for record in bad}
     assert list(found) == ["2", "4", "5", "6", "7", "9", "10", "11"]
     assert read(tmp_path / "a.jsonl")[-4].rule == "empty"
-    reasons = [one.reason for one in found.values()]
+    reasons = [record.reason for record in found.values()]
     for reason, words in zip(
         reasons, ("not JSON", "no field 'text', but the line has 'txt'", "is int, ")
     ):
@@ -241,13 +241,13 @@ def test_bad_lines_are_named(tmp_path):
         ("none.jsonl.zst", LINES.encode()),
     ],
 )
-def test_damaged_files_are_named(tmp_path, name, content):
+def test_damaged_files_are_reported(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     *_, bad = read(tmp_path / name)
     assert (bad.place, bad.rule) == (str(tmp_path / name), "damaged")
 
 
-def test_zstd_files_with_several_frames_and_large_windows(tmp_path):
+def test_zstd_with_several_frames_and_large_windows_is_read(tmp_path):
     long = zstandard.ZstdCompressionParameters(window_log=28)
     frames = zstandard.compress(LINES.encode() * 5000), b"", zstandard.compress(LINES.encode())
     large = zstandard.ZstdCompressor(compression_params=long).compressobj()
@@ -256,7 +256,7 @@ def test_zstd_files_with_several_frames_and_large_windows(tmp_path):
     assert texts(tmp_path / "a.jsonl.zst") == TEXTS * 5002
 
 
-def test_names_in_capitals_archives_and_pipes(tmp_path):
+def test_uppercase_names_are_read_and_archives_and_pipes_rejected(tmp_path):
     (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(LINES.encode()))
     assert texts(tmp_path / "A.JSONL.GZ") == TEXTS
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
@@ -268,7 +268,7 @@ def test_names_in_capitals_archives_and_pipes(tmp_path):
         files(files=str(tmp_path / "pipe.txt"))
 
 
-def test_binary_files_are_named(tmp_path):
+def test_binary_files_are_reported(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"\x80\x81")
     assert read(tmp_path / "a.bin") == [
         Bad(str(tmp_path / "a.bin"), "malformed", "not UTF-8 (invalid start byte at byte 0)")
@@ -276,25 +276,27 @@ def test_binary_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 20, 33, 1000])
-def test_each_line_is_in_one_share_and_bad_lines_keep_their_number(tmp_path, size):
+def test_each_line_is_in_one_share_with_its_line_number(tmp_path, size):
     path = tmp_path / "a.jsonl"
     lines = [json.dumps({"text": "x" * k}) for k in (1, 30, 2, 5)]
     path.write_text("\n".join([*lines, "bad", *lines]))
     ranges = [p for s in shares_of({str(path): path.stat().st_size}, size) for p in s]
-    found = [one for file_range in ranges for one in documents_of_file("text", "skip", file_range)]
-    assert [one.text for one in found if isinstance(one, Document)] == [
+    found = [
+        record for file_range in ranges for record in documents_of_file("text", "skip", file_range)
+    ]
+    assert [record.text for record in found if isinstance(record, Document)] == [
         json.loads(x)["text"] for x in lines * 2
     ]
-    assert [one.place for one in found if isinstance(one, Bad)] == [f"{path}:5"]
+    assert [record.place for record in found if isinstance(record, Bad)] == [f"{path}:5"]
 
 
-def test_patterns_that_overlap_and_a_comma_at_the_end(tmp_path, monkeypatch):
+def test_overlapping_patterns_and_trailing_comma_find_each_file_once(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("a")
     monkeypatch.chdir(tmp_path)
     assert find_files(f"*.txt, {tmp_path}/a.txt,") == ["a.txt"]
 
 
-def test_shares_of_files():
+def test_shares_group_small_and_split_large_files():
     whole = shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.gz": 9}, 6)
     assert [[file_range.path[0] for file_range in share] for share in whole] == [
         ["a", "b"],
@@ -308,13 +310,13 @@ def test_shares_of_files():
     ]
 
 
-def test_the_number_of_tasks_is_limited_by_open_files(tmp_path):
+def test_number_of_tasks_is_limited(tmp_path):
     for k in range(600):
         (tmp_path / f"{k}.txt").write_text("x" * (1 + 7 * (k % 5)))
     assert 300 < files(files=f"{tmp_path}/*.txt", task_bytes=1).tasks <= 512
 
 
-def test_files_of_a_bucket():
+def test_remote_files_are_read():
     with fsspec.open("memory://bucket/raw/a.jsonl", "w") as file:
         file.write(LINES)
     (path,) = find_files("memory://bucket/raw/*.jsonl")

@@ -17,7 +17,9 @@ def write(folder, files):
 
 def read(source, tmp_path):
     block = source.block(DroppedExamples(str(tmp_path / "dropped"), "read"))
-    return [one for rank in range(source.tasks) for one in block.run(None, rank, source.tasks)]
+    return [
+        document for rank in range(source.tasks) for document in block.run(None, rank, source.tasks)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -39,16 +41,16 @@ def read(source, tmp_path):
         ({"b.md": "import a", "a.md": ""}, "a.md b.md"),
     ],
 )
-def test_python_files_follow_the_files_that_they_import(texts, order):
+def test_python_files_follow_their_imports(texts, order):
     assert ordered(texts) == (order.split() if isinstance(order, str) else order)
 
 
-def test_long_chains_of_imports():
+def test_long_import_chains_are_ordered():
     texts = {f"m{i:04}.py": f"import m{i + 1:04}" for i in range(3000)}
     assert ordered(texts) == sorted(texts, reverse=True)
 
 
-def test_the_files_of_a_folder_are_one_document(tmp_path):
+def test_files_of_a_repository_form_one_document(tmp_path):
     write(
         tmp_path / "one",
         {"main.py": "import tool\n\n\n", "tool.py": "x = 1\n", "empty.py": " ", "notes.txt": "no"},
@@ -56,14 +58,14 @@ def test_the_files_of_a_folder_are_one_document(tmp_path):
     write(tmp_path / "two", {"src/a.py": "y = 2"})
     write(tmp_path / "three", {"read.me": "nothing to read"})
     source = sources.repositories(folders=str(tmp_path / "*"))
-    one, two = read(source, tmp_path)
-    assert one.text == "# one/tool.py\nx = 1\n\n# one/main.py\nimport tool\n"
-    assert two.text == "# two/src/a.py\ny = 2\n"
-    assert one.metadata == {"file": str(tmp_path / "one"), "repository": "one", "files": 2}
+    first, second = read(source, tmp_path)
+    assert first.text == "# one/tool.py\nx = 1\n\n# one/main.py\nimport tool\n"
+    assert second.text == "# two/src/a.py\ny = 2\n"
+    assert first.metadata == {"file": str(tmp_path / "one"), "repository": "one", "files": 2}
     assert source.about.startswith("2 repositories")
 
 
-def test_each_file_is_read_once_despite_links(tmp_path):
+def test_symlinked_files_are_read_once(tmp_path):
     write(tmp_path / "one", {"src/a.py": "x = 1", "src/b.py": "y = 2"})
     (tmp_path / "one" / "src" / "again").symlink_to("..")
     (tmp_path / "one" / "c.py").symlink_to("src/a.py")
@@ -72,18 +74,18 @@ def test_each_file_is_read_once_despite_links(tmp_path):
     assert paths == ("src/a.py", "src/b.py")
 
 
-def test_files_that_are_not_text_are_named(tmp_path):
+def test_non_text_files_raise_or_are_skipped(tmp_path):
     write(tmp_path / "one", {"a.py": b"\xff\xfe", "b.py": "x = 1\n"})
     strict = sources.repositories(folders=str(tmp_path / "one"))
     with refuses(MalformedLine, "UTF-8", "sources.repositories.on_malformed"):
         read(strict, tmp_path)
     lenient = sources.repositories(folders=str(tmp_path / "one"), on_malformed="skip")
-    (one,) = read(lenient, tmp_path)
-    assert one.text == "# one/b.py\nx = 1\n"
+    (document,) = read(lenient, tmp_path)
+    assert document.text == "# one/b.py\nx = 1\n"
     assert (tmp_path / "dropped").is_dir()
 
 
-def test_a_change_of_any_file_is_a_new_version(tmp_path):
+def test_changed_file_changes_version(tmp_path):
     write(tmp_path / "one", {"a.py": "x = 1\n"})
     before = sources.repositories(folders=str(tmp_path / "one")).version
     write(tmp_path / "one", {"a.py": "x = 12\n"})
@@ -103,7 +105,7 @@ def test_a_change_of_any_file_is_a_new_version(tmp_path):
         ),
     ],
 )
-def test_bad_settings(tmp_path, settings, error, values):
+def test_invalid_settings_raise(tmp_path, settings, error, values):
     write(tmp_path / "one", {"a.py": "x = 1\n"})
     with refuses(error, *values):
         sources.repositories(**{"folders": str(tmp_path / "one")} | settings)

@@ -29,20 +29,20 @@ def outcome(step, text, metadata=None):
     document = Document(text, "id", metadata=metadata or {})
     with tempfile.TemporaryDirectory() as folder:
         block = step.block("", DroppedExamples(folder, step.rule))
-        left = list(block.run(iter([document])))
-        return left[0].text if left else f"dropped: {next(iter(examples_in(folder)))}"
+        kept = list(block.run(iter([document])))
+        return kept[0].text if kept else f"dropped: {next(iter(examples_in(folder)))}"
 
 
-def test_clean_removes_control_characters_and_blank_lines():
+def test_clean_removes_control_characters_and_extra_blank_lines():
     assert outcome(filters.clean(), "\ufeffa\x00b  \r\n\tc\r\n\n\n\n\n\nd\n\n") == "ab\n\tc\n\n\nd"
     assert outcome(filters.clean(), "\x00 \n") == "dropped: empty"
 
 
-def test_metadata_of_an_unexpected_type_is_kept(tmp_path):
+def test_metadata_of_unexpected_type_does_not_fail(tmp_path):
     documents = [Document(text, text, metadata={"token_count": "12"}) for text in "ab"]
     for step in (filters.clean(), filters.rule(function=lambda text, metadata: True)):
-        left = list(step.block("", DroppedExamples(str(tmp_path), step.rule)).run(iter(documents)))
-        assert [document.text for document in left] == ["a", "b"]
+        kept = list(step.block("", DroppedExamples(str(tmp_path), step.rule)).run(iter(documents)))
+        assert [document.text for document in kept] == ["a", "b"]
 
 
 def test_personal_data_is_replaced():
@@ -52,7 +52,7 @@ def test_personal_data_is_replaced():
     assert "jane" in outcome(filters.personal_data(emails=False), text)
 
 
-def test_long_runs_of_spaces_are_fast():
+def test_long_runs_are_processed_in_linear_time():
     text = " " * 100_000 + "a" + "." * 100_000 + "a " + "Ab+/" * 50_000 + " jane@mail.org"
     began = time.process_time()
     assert filters.cleaned(text) == text
@@ -61,17 +61,17 @@ def test_long_runs_of_spaces_are_fast():
     assert time.process_time() - began < 2
 
 
-def test_metadata_before_the_text():
+def test_with_metadata_prepends_template():
     step = filters.with_metadata(template="{url} ({date})\n")
     known = {"url": "a.org", "date": 2020}
     assert outcome(step, "Text.", known) == "a.org (2020)\nText."
     assert outcome(step, "Text.", {"url": "a.org"}) == "Text."
     half = filters.with_metadata(template="{url} ", share=0.5)
-    there = [outcome(half, f"Text {i}.", known).startswith("a.org") for i in range(200)]
-    assert 70 < sum(there) < 130
+    has_prefix = [outcome(half, f"Text {i}.", known).startswith("a.org") for i in range(200)]
+    assert 70 < sum(has_prefix) < 130
 
 
-def test_templates_that_do_not_fit_a_value():
+def test_template_format_mismatch_raises():
     with refuses(ValueError, "n", "a"):
         outcome(filters.with_metadata(template="{n:d}"), "Text.", {"n": "a"})
 
@@ -85,7 +85,7 @@ def test_templates_that_do_not_fit_a_value():
         (duplicates.decontaminate, {"files": "a", "n_gram": 0}, ["n_gram", 1, 0]),
     ],
 )
-def test_invalid_numbers_are_refused(step, settings, values):
+def test_invalid_filter_settings_raise(step, settings, values):
     with refuses(ValueError, *values):
         step(**settings)
 
@@ -99,7 +99,7 @@ def test_invalid_numbers_are_refused(step, settings, values):
         ({"template": "{url}", "share": 0}, ["share", 0]),
     ],
 )
-def test_templates_that_name_no_field_are_refused(settings, values):
+def test_invalid_templates_raise(settings, values):
     with refuses(ValueError, *values):
         filters.with_metadata(**settings)
 
@@ -127,18 +127,18 @@ def test_templates_that_name_no_field_are_refused(settings, values):
         (filters.fineweb_quality(), "a\nb\nc\n" * 5, "dropped: line_punct_ratio"),
     ],
 )  # fmt: skip
-def test_rules(step, text, expected):
+def test_filter_rules(step, text, expected):
     assert outcome(step, text) == expected
 
 
-def test_c4_counts_the_texts_that_it_changed(tmp_path):
+def test_c4_counts_changed_texts(tmp_path):
     planted.write_texts(tmp_path / "raw.jsonl", [PROSE, f"{PROSE}\nnavigation"])
     steps = "preprocessing.Preparation.steps = [@filters.c4]\nfilters.c4.min_sentences = 3"
     assert planted.run_steps(tmp_path, steps)["steps"][1]["changed"] == 1
 
 
 @pytest.mark.slow
-def test_languages_without_a_download():
+def test_language_filter_without_download():
     german = "Der Ausschuss hat am Dienstag lange über das Dach der alten Bücherei gesprochen."
     assert outcome(filters.language(keep=["en"]), PROSE) == PROSE
     assert outcome(filters.language(keep=["en"]), german) == "dropped: language_de"
@@ -152,7 +152,7 @@ def no_shouting(text, metadata):
     return not text.isupper(), f"shouting_{metadata['source']}"
 
 
-def returns_nothing(text, metadata):
+def returns_none(text, metadata):
     return None
 
 
@@ -164,27 +164,27 @@ def needs_a_url(text, metadata):
     return metadata["url"] != ""
 
 
-def test_a_users_own_rule():
+def test_user_rule_drops_documents_and_reports_errors():
     step = filters.rule(function=no_shouting)
     assert step.name == "no_shouting"
     assert outcome(step, "quiet", {"source": "a"}) == "quiet"
     assert outcome(step, "LOUD", {"source": "a"}) == "dropped: shouting_a"
-    with refuses(ValueError, "returns_nothing"):
-        outcome(filters.rule(function=returns_nothing), "text")
+    with refuses(ValueError, "returns_none"):
+        outcome(filters.rule(function=returns_none), "text")
     with refuses(ValueError, "reason", "text"):
         outcome(filters.rule(function=returns_three), "text")
     with refuses(ValueError, "needs_a_url", "url"):
         outcome(filters.rule(function=needs_a_url), "text")
 
 
-def test_words_and_sentences():
+def test_word_and_sentence_tokenization():
     assert Words().word_tokenize("It's 3.5 km, 東京") == ["It's", "3.5", "km,", "東", "京"]
     text = 'He left. "Why?" Nobody knew. 東京。 3.5 km'
     assert Words().sent_tokenize(text) == ["He left.", '"Why?"', "Nobody knew.", "東京。", "3.5 km"]
 
 
 @pytest.mark.slow
-def test_exact_and_near_duplicates(tmp_path):
+def test_exact_and_near_duplicates_are_dropped(tmp_path):
     other = PROSE.upper().replace(",", " ;")  # MinHash ignores case and punctuation
     changed = PROSE.replace("winter", "summer")
     texts = [PROSE, "Alone.", other, PROSE, changed, "Alone."]
@@ -204,7 +204,7 @@ def test_exact_and_near_duplicates(tmp_path):
     assert "near_duplicate <small>2 dropped" in page
 
 
-def test_bad_records_stop_the_preparation_or_are_counted(tmp_path, capsys):
+def test_malformed_records_stop_preparation_or_are_counted(tmp_path, capsys):
     lines = [json.dumps({"text": PROSE}), "{broken", '{"txt": 1}', json.dumps({"text": " "})]
     (tmp_path / "raw.jsonl").write_text("\n".join(lines))
     steps = "preprocessing.Preparation.steps = []"
@@ -221,7 +221,7 @@ def names_a_pattern(text, metadata):
     return "e" in text, "has [/b] in [0-9]"
 
 
-def test_every_step_has_its_own_examples_and_every_name_is_shown(tmp_path, capsys):
+def test_report_lists_each_step_and_rule_separately(tmp_path, capsys):
     records = [
         {"id": "\ud800", "text": " "},
         *({"text": f"One {n}", "filter_reason": [n]} for n in (1, 1, 2, 333333)),
@@ -251,15 +251,18 @@ filters.with_metadata.template = "{{title}} "
 
 
 def _nested(inner, levels):
-    return functools.reduce(lambda one, _: [one], range(levels), inner)
+    return functools.reduce(lambda nested, _: [nested], range(levels), inner)
 
 
-def test_documents_between_stages(tmp_path):
+def test_documents_round_trip_between_stages(tmp_path):
     metadata = [
         {"n": 1, "day": datetime.date(2026, 1, 2)},
         {"n": 10**30, "t": ["\ud800"], "url": "a", "deep": _nested("a", 400)},
     ]
-    documents = [Document(f"text {k}", str(k), metadata=of) for k, of in enumerate(metadata)]
+    documents = [
+        Document(f"text {k}", str(k), metadata=document_metadata)
+        for k, document_metadata in enumerate(metadata)
+    ]
     assert list(WriteDocuments(str(tmp_path)).run(documents, rank=3)) == documents
     first, second = documents_of(str(tmp_path), 3)
     assert (first.text, first.metadata) == ("text 0", {"n": 1, "day": "2026-01-02"})
@@ -267,7 +270,7 @@ def test_documents_between_stages(tmp_path):
     assert second.metadata == {"n": str(10**30), "t": ["\\ud800"], "url": "a"}
 
 
-def test_decontamination(tmp_path):
+def test_decontaminate_drops_evaluation_texts(tmp_path):
     evaluation = tmp_path / "evaluation.txt"
     evaluation.write_text(
         "The roof of the old library would have to be repaired before the winter!"
@@ -279,7 +282,7 @@ duplicates.decontaminate.files = {str(evaluation)!r}"""
     assert report["steps"][1]["dropped"] == {"contaminated": 1} and report["documents"] == 1
 
 
-def test_evaluation_texts_without_n_grams_are_refused(tmp_path, capsys):
+def test_unusable_evaluation_files_are_rejected(tmp_path, capsys):
     (tmp_path / "evaluation.txt").write_text("Too short.")
     planted.write_texts(tmp_path / "raw.jsonl", [PROSE])
     steps = f"""preprocessing.Preparation.steps = [@duplicates.decontaminate]
