@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -24,13 +23,8 @@ class Ended(NamedTuple):
     out: str
     err: str
 
-    @property
-    def said(self) -> str:
-        """Returns everything that was printed, as one line."""
-        return re.sub(r"\s+", " ", f"{self.out} {self.err}")
 
-
-def here(command: str, *arguments: object) -> Ended:
+def run_here(command: str, *arguments: object) -> Ended:
     """Runs `pretrax COMMAND` in this process. Raises errors that the command does not explain."""
     status = 0
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -82,7 +76,7 @@ def kill_at(process: subprocess.Popen, seconds: float) -> bool:
 
 
 def storm(
-    start_it: Callable[[], subprocess.Popen],
+    start_command: Callable[[], subprocess.Popen],
     draw: random.Random,
     lasts: float,
     is_done: Callable[[], bool] = lambda: False,
@@ -90,19 +84,19 @@ def storm(
     """Kills a command at random moments, `KILLS` times in a row, and then lets it finish.
 
     Args:
-      start_it: starts the command.
+      start_command: starts the command.
       draw: draws the moments.
       lasts: seconds that the command takes. If it finishes before a kill, it is not started again.
       is_done: whether a killed command had completed its work. Some commands refuse to do the same
         work again, so such a command is not started again.
     """
     moments = [draw.uniform(0.3, 1.0) * lasts for _ in range(KILLS)]
-    if all(kill_at(start_it(), moment) and not is_done() for moment in moments):
-        finish(start_it())
+    if all(kill_at(start_command(), moment) and not is_done() for moment in moments):
+        finish(start_command())
 
 
-def timed(start_it: Callable[[], subprocess.Popen]) -> float:
+def timed(start_command: Callable[[], subprocess.Popen]) -> float:
     """Runs a command to its end, and returns the seconds that it took."""
     began = time.monotonic()
-    finish(start_it())
+    finish(start_command())
     return time.monotonic() - began

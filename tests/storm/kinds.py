@@ -25,11 +25,11 @@ from tests.comparison.subjects import subject_of
 from tests.data.stores import read as read_records
 from tests.inference.runs import CLASSES, trained, write_run
 from tests.models import t5x_checkpoints
-from tests.storm.commands import assert_explained, here
+from tests.storm.commands import assert_explained, run_here
 from tests.training import tiny
 
 
-class Refused(NamedTuple):
+class Rejected(NamedTuple):
     """The error message of a command, in place of a result."""
 
     words: str
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
     """A kind of file: how to make and read a folder with it, and its properties."""
 
     make: Callable[[pathlib.Path], Any]  # fills a folder
-    read: Callable[[pathlib.Path], Any]  # returns a result, or `Refused`
+    read: Callable[[pathlib.Path], Any]  # returns a result, or `Rejected`
     files: str  # glob pattern of the files in the folder
     has_checksum: bool = True
     named: tuple[str, ...] = ()  # other names that an error may give instead of the file
@@ -47,10 +47,10 @@ class Kind(NamedTuple):
 
 def answer(folder: pathlib.Path, *arguments: str) -> Any:
     """Returns what `pretrax predict` prints, without the path of the folder."""
-    ended = here("predict", f"--run={folder}", *arguments)
+    ended = run_here("predict", f"--run={folder}", *arguments)
     if ended.status:
         assert_explained(ended, "")
-        return Refused(ended.err)
+        return Rejected(ended.err)
     return ended.out.replace(str(folder), "")
 
 
@@ -66,8 +66,8 @@ def write_sealed(folder):
 
 
 def write_classifying(folder):
-    more = dict(classes=CLASSES, num_classes=3)
-    write_run(folder, "encoder", "sequence_classification", **more)
+    heads = dict(classes=CLASSES, num_classes=3)
+    write_run(folder, "encoder", "sequence_classification", **heads)
 
 
 def write_embedding(folder):
@@ -98,17 +98,17 @@ def encoded(folder):
         ids = codec.encode("def the(a): return a")
         return list(map(int, ids)), codec.decode(ids), vocabulary.ids
 
-    return result_or_refusal(read)
+    return result_or_rejection(read)
 
 
-def result_or_refusal(read: Callable[[], Any]) -> Any:
+def result_or_rejection(read: Callable[[], Any]) -> Any:
     """Returns the result of `read`, or the message that a command would print for its error."""
     try:
         return read()
     except Exception as error:
         words = explanation(error)
         assert words is not None, f"a bare {type(error).__name__}: {error}"
-        return Refused(words)
+        return Rejected(words)
 
 
 def all_tokens(folder):
@@ -117,16 +117,16 @@ def all_tokens(folder):
         pieces = read_records(store.records("train"), 200)
         return store.ids, [(piece.tokens.tolist(), piece.ends_document) for piece in pieces]
 
-    return result_or_refusal(read)
+    return result_or_rejection(read)
 
 
-EVERY = {"training__Run__checkpoint_every": 2, "training__Run__evaluate_every": 2}
+EVERY_TWO_STEPS = {"training__Run__checkpoint_every": 2, "training__Run__evaluate_every": 2}
 
 
 def write_trained(folder):
     """Trains a run for four steps."""
     run = tiny.Run(folder, tiny.write_documents(folder / "store"), STEPS=4)
-    tiny.train_in_process(run.arguments(**EVERY))
+    tiny.train_in_process(run.arguments(**EVERY_TWO_STEPS))
 
 
 def move(config: pathlib.Path, before: str, now: str) -> None:
@@ -145,14 +145,14 @@ def trained_on(steps: int):
     def train(folder):
         """Continues a run, and returns its lines of metrics and its parameters."""
         run = tiny.Run(folder, str(folder / "store"), STEPS=steps)
-        made = (folder / "made").read_text()
+        made_folder = (folder / "made").read_text()
         config = folder / "run" / run_directory.CONFIG
         if config.exists():
-            move(config, made, str(folder))
-        ended = here("train", *run.arguments(**EVERY))
+            move(config, made_folder, str(folder))
+        ended = run_here("train", *run.arguments(**EVERY_TWO_STEPS))
         if ended.status:
             assert_explained(ended, "")
-            return Refused(ended.err)
+            return Rejected(ended.err)
         arrays = tiny.saved_arrays(run.dir, steps)
         figures = read_result(str(run.dir))._replace(seconds={}, run_dir="")
         lines = [line for line in run.lines() if "loss" in line or line["step"] == steps]
@@ -166,12 +166,14 @@ def converted(source: str, *more: str):
 
     def read(folder):
         to = folder / "imported"
-        options = [one.format(folder=folder) for one in more]
-        ended = here("convert", f"--from={source.format(folder=folder)}", f"--to={to}", *options)
+        options = [option.format(folder=folder) for option in more]
+        ended = run_here(
+            "convert", f"--from={source.format(folder=folder)}", f"--to={to}", *options
+        )
         if ended.status:
             assert_explained(ended, "")
             assert not run_directory.is_run(to)
-            return Refused(ended.err)
+            return Rejected(ended.err)
         params = open_saved_model(str(to)).params
         return [
             (jax.tree_util.keystr(k), v.tobytes()) for k, v in jax.tree.leaves_with_path(params)
@@ -184,18 +186,18 @@ def write_compared(folder):
     """Writes a comparison and its results."""
     file = small.write(folder)
     results.write(folder / "compared", planted.results(["small", "large/2"], seeds=[0, 1]))
-    one = read_comparison(file, trusted=OF_TESTS)
-    text = atomic_writes.sealed_text(comparison_text(one))
+    comparison = read_comparison(file, trusted=TRUSTED)
+    text = atomic_writes.sealed_text(comparison_text(comparison))
     (folder / "compared" / run_directory.COMPARISON).write_text(text)
 
 
 def kept_comparison(folder):
     file = folder / "compared" / run_directory.COMPARISON
-    return result_or_refusal(lambda: read_comparison(str(file), trusted=OF_TESTS))
+    return result_or_rejection(lambda: read_comparison(str(file), trusted=TRUSTED))
 
 
 def kept_results(folder):
-    return result_or_refusal(lambda: results.read(folder / "compared"))
+    return result_or_rejection(lambda: results.read(folder / "compared"))
 
 
 def write_figures(folder):
@@ -204,7 +206,7 @@ def write_figures(folder):
 
 
 def kept_figures(folder):
-    return result_or_refusal(lambda: read_measured(str(folder), [3], [small.layers]))
+    return result_or_rejection(lambda: read_measured(str(folder), [3], [small.layers]))
 
 
 def write_llama(folder):
@@ -213,7 +215,7 @@ def write_llama(folder):
 
 def write_exported(folder):
     write_causal(folder / "run")
-    assert here("convert", f"--from={folder}/run", f"--to=hf:{folder}/hf").status == 0
+    assert run_here("convert", f"--from={folder}/run", f"--to=hf:{folder}/hf").status == 0
 
 
 def write_bert(folder):
@@ -229,8 +231,8 @@ def write_t5x(folder):
     settings = t5x_checkpoints.WIDTHS | {"scan_layers": False}
     lines = [f"models.encoder_decoder.{k} = {v!r}" for k, v in settings.items()]
     imports = "from __gin__ import dynamic_registration", "from pretrax import models"
-    of_run = "from pretrax import training", "training.Run.model = @models.encoder_decoder"
-    (folder / "small.gin").write_text("\n".join([*imports, *of_run, *lines, ""]))
+    model_lines = "from pretrax import training", "training.Run.model = @models.encoder_decoder"
+    (folder / "small.gin").write_text("\n".join([*imports, *model_lines, *lines, ""]))
 
 
 ASK = ("Ada", "--max_new=4")
@@ -239,10 +241,10 @@ FROM_HF = converted("hf:{folder}/hf")
 
 FROM_T5X = converted("t5x:{folder}/checkpoint_7", "--model={folder}/small.gin")
 
-OF_TESTS = ("tests.comparison.small",)
+TRUSTED = ("tests.comparison.small",)
 
 # If a variant is in only one of these files, an error may name either file.
-OF_RESULTS = (results.COMPARISON, results.RESULTS)
+RESULT_FILES = (results.COMPARISON, results.RESULTS)
 
 CHECKPOINT = dict(named=("Checkpoint 0 of", "checkpoint 4 is damaged"))
 
@@ -294,24 +296,24 @@ KINDS = {
         write_compared, kept_comparison, "compared/comparison.gin", True, ("has no value",)
     ),
     **{
-        name: Kind(write_compared, kept_results, f"compared/{name}", True, OF_RESULTS)
+        name: Kind(write_compared, kept_results, f"compared/{name}", True, RESULT_FILES)
         for name in (results.COMPARISON, results.RUNS, results.RESULTS)
     },
     "eval_metrics.jsonl": Kind(write_figures, kept_figures, "evaluation/eval_metrics.jsonl"),
 }
 
 
-def made(one: Kind, tmp_path: pathlib.Path) -> pathlib.Path:
+def made_folder(kind: Kind, tmp_path: pathlib.Path) -> pathlib.Path:
     """Makes a folder of this kind. Its file `made` contains its original path."""
     whole = tmp_path / "whole"
     whole.mkdir()
-    one.make(whole)
+    kind.make(whole)
     (whole / "made").write_text(str(whole))
     return whole
 
 
 def read_after_changes(
-    one: Kind,
+    kind: Kind,
     whole: pathlib.Path,
     times: int,
     change: Callable[[pathlib.Path, random.Random], str],
@@ -320,11 +322,11 @@ def read_after_changes(
     """Changes a file in copies of a folder. Yields the file, the change, and the result."""
     for i in range(times):
         folder = shutil.copytree(whole, whole.with_name(f"changed_{i}"))
-        files = sorted(file for file in folder.glob(one.files) if file.stat().st_size)
-        how = change(file := draw.choice(files), draw)
+        files = sorted(file for file in folder.glob(kind.files) if file.stat().st_size)
+        change_description = change(file := draw.choice(files), draw)
         try:
-            found = one.read(folder)
+            found = kind.read(folder)
         except BaseException as error:
-            error.add_note(how)
+            error.add_note(change_description)
             raise
-        yield file, how, found
+        yield file, change_description, found

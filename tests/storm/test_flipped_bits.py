@@ -13,8 +13,8 @@ import pytest
 from tests.storm.kinds import (
     KINDS,
     Kind,
-    Refused,
-    made,
+    Rejected,
+    made_folder,
     read_after_changes,
     trained_on,
     write_trained,
@@ -53,28 +53,30 @@ def remove(file: pathlib.Path, draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeypatch):
+def test_flipped_bit_is_reported_or_harmless(kind, draw, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
-    one, whole = KINDS[kind], made(KINDS[kind], tmp_path)
-    expected = one.read(shutil.copytree(whole, tmp_path / "undisturbed"))
-    assert not isinstance(expected, Refused), expected
-    ends = {"same": 0, "refused": 0, "other": 0}
-    for file, where, found in read_after_changes(one, whole, FLIPS, flip, draw):
-        if isinstance(found, Refused):
-            ends["refused"] += 1
-            names = (file.name, *one.named)
-            assert any(name in found.words for name in names), f"{where}: {found.words}"
-            assert "Traceback" not in found.words and len(found.words) < 2000, where
+    file_kind, whole = KINDS[kind], made_folder(KINDS[kind], tmp_path)
+    expected = file_kind.read(shutil.copytree(whole, tmp_path / "undisturbed"))
+    assert not isinstance(expected, Rejected), expected
+    ends = {"same": 0, "rejected": 0, "other": 0}
+    for file, change, found in read_after_changes(file_kind, whole, FLIPS, flip, draw):
+        if isinstance(found, Rejected):
+            ends["rejected"] += 1
+            names = (file.name, *file_kind.named)
+            assert any(name in found.words for name in names), f"{change}: {found.words}"
+            assert "Traceback" not in found.words and len(found.words) < 2000, change
         elif found == expected:
             ends["same"] += 1
         else:
             ends["other"] += 1
-            assert not one.has_checksum, (where, found, expected)
+            assert not file_kind.has_checksum, (change, found, expected)
     print(f"{kind}: {ends}")
 
 
 @pytest.mark.parametrize("change", [flip, truncate, empty, remove], ids=lambda f: f.__name__)
-def test_damage_in_each_file_of_a_checkpoint_is_found(change, draw, tmp_path, monkeypatch, capsys):
+def test_damaged_checkpoint_file_falls_back_to_earlier_checkpoint(
+    change, draw, tmp_path, monkeypatch, capsys
+):
     """The run continues from the earlier checkpoint, and a warning names the damaged checkpoint.
 
     It ends with the same state as an undisturbed run. Some errors of Orbax may not mean damage, for
@@ -82,20 +84,22 @@ def test_damage_in_each_file_of_a_checkpoint_is_found(change, draw, tmp_path, mo
     is kept.
     """
     tiny.on_one_device(monkeypatch)
-    one = Kind(write_trained, trained_on(6), "")
-    whole = made(one, tmp_path)
-    expected = one.read(shutil.copytree(whole, tmp_path / "undisturbed"))
+    kind = Kind(write_trained, trained_on(6), "")
+    whole = made_folder(kind, tmp_path)
+    expected = kind.read(shutil.copytree(whole, tmp_path / "undisturbed"))
     step = whole / "run/checkpoints/4"
     files = sorted(x for x in step.rglob("*") if x.is_file() and x.stat().st_size)
     passed_over = []
     for number, file in enumerate(files):
         folder = shutil.copytree(whole, tmp_path / f"changed_{number}")
-        how = change(folder / file.relative_to(whole), draw)
-        found = one.read(folder)
-        if isinstance(found, Refused):
-            assert "Checkpoint 4 in" in found.words and (folder / "run/checkpoints/4").exists(), how
+        change_description = change(folder / file.relative_to(whole), draw)
+        found = kind.read(folder)
+        if isinstance(found, Rejected):
+            assert "Checkpoint 4 in" in found.words and (folder / "run/checkpoints/4").exists(), (
+                change_description
+            )
             continue
-        assert found == expected, how
+        assert found == expected, change_description
         if (folder / "run/damaged_checkpoints/4").exists():
             passed_over.append(file.relative_to(step).as_posix())
     print(f"{change.__name__}: {len(passed_over)} of {len(files)} passed over: {passed_over}")

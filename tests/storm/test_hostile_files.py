@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pretrax.settings import atomic_writes
-from tests.storm.kinds import KINDS, Refused, made, read_after_changes
+from tests.storm.kinds import KINDS, Rejected, made_folder, read_after_changes
 from tests.training import tiny
 
 pytestmark = pytest.mark.storm
@@ -62,9 +62,9 @@ def write_changed(file: pathlib.Path, draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize("name", JSON)
-def test_a_hostile_value_is_refused_or_read_as_a_value(name, draw, tmp_path, monkeypatch):
+def test_hostile_value_is_rejected_or_harmless(name, draw, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
-    one, whole = KINDS[name], made(KINDS[name], tmp_path)
-    for _, change, found in read_after_changes(one, whole, CHANGES, write_changed, draw):
-        shown = found.words if isinstance(found, Refused) else str(found)
+    kind, whole = KINDS[name], made_folder(KINDS[name], tmp_path)
+    for _, change, found in read_after_changes(kind, whole, CHANGES, write_changed, draw):
+        shown = found.words if isinstance(found, Rejected) else str(found)
         assert "\x1b" not in shown and "root:" not in shown and "Traceback" not in shown, change

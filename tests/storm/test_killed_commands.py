@@ -13,7 +13,7 @@ from tests.training import tiny
 pytestmark = pytest.mark.storm
 
 
-def test_prepare(draw, tmp_path):
+def test_killed_prepare_writes_same_files(draw, tmp_path):
     planted.write_raw(tmp_path / "raw.jsonl")
     raw = str(tmp_path / "raw.jsonl")
 
@@ -26,7 +26,7 @@ def test_prepare(draw, tmp_path):
     assert planted.tree(tmp_path / "killed", LOG) == planted.tree(tmp_path / "whole", LOG)
 
 
-def test_compare(draw, tmp_path):
+def test_killed_compare_writes_same_figures(draw, tmp_path):
     whole, killed = (small.write(tmp_path / name) for name in ("whole", "killed"))
 
     def begin(file):
@@ -38,7 +38,7 @@ def test_compare(draw, tmp_path):
     assert found == expected
 
 
-def test_convert_there_and_back(draw, tmp_path):
+def test_killed_convert_writes_same_files(draw, tmp_path):
     source, _ = conversion.written(tmp_path / "hf", conversion.bert())
     conversion.word_pieces(tmp_path / "hf")
 

@@ -83,30 +83,30 @@ def parameters(run: tiny.Run) -> dict[str, np.ndarray]:
 def assert_same_run(run: tiny.Run, whole: tiny.Run, saved=state) -> None:
     """Asserts that two runs have the same results, lines of metrics and saved bits."""
 
-    def lines(one):
-        return [line for line in one.lines() if "loss" in line or line["step"] == 12]
+    def lines(training_run):
+        return [line for line in training_run.lines() if "loss" in line or line["step"] == 12]
 
-    def result(one):
-        return read_result(str(one.dir))._replace(run_dir="", seconds={})
+    def result(training_run):
+        return read_result(str(training_run.dir))._replace(run_dir="", seconds={})
 
     assert lines(run) == lines(whole) and result(run) == result(whole)
     tiny.assert_same(saved(run), saved(whole))
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_killed_at_random_moments(source, draw, tmp_path):
+def test_killed_training_equals_uninterrupted_run(source, draw, tmp_path):
     lines, write = SOURCES[source]
     data = write(tmp_path)
     whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
-    for one in (whole, killed):
-        one.config.write_text(tiny.CONFIG.replace(STORE.lstrip(), lines.lstrip()))
+    for run in (whole, killed):
+        run.config.write_text(tiny.CONFIG.replace(STORE.lstrip(), lines.lstrip()))
     slowly = {"WAIT": "0.01"}  # seconds for each document that a token store reads
     lasts = timed(lambda: start("train", *whole.arguments(), **slowly))
     storm(lambda: start("train", *killed.arguments(), **slowly), draw, lasts)
     assert_same_run(killed, whole)
 
 
-def test_two_processes_killed_at_random_moments(draw, tmp_path):
+def test_killed_two_process_training_equals_uninterrupted_run(draw, tmp_path):
     """Kills one process or both. If one is killed, the other must end without help."""
     data = tiny.write_documents(tmp_path / "store")
     whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
@@ -114,12 +114,12 @@ def test_two_processes_killed_at_random_moments(draw, tmp_path):
     two_processes.finish_both(whole)
     lasts = time.monotonic() - began
     for _ in range(KILLS):
-        both = two_processes.start_both(killed, env={"WAIT": "0.01"})
-        victims = draw.choice([both, both[:1], both[1:]])
+        processes = two_processes.start_both(killed, env={"WAIT": "0.01"})
+        victims = draw.choice([processes, processes[:1], processes[1:]])
         time.sleep(draw.uniform(0.3, 1.0) * lasts)
         for process in victims:
             process.kill()
-        for process in both:
+        for process in processes:
             process.communicate(timeout=240)
     two_processes.finish_both(killed)
     assert_same_run(killed, whole, parameters)

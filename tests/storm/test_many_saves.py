@@ -15,23 +15,23 @@ from pretrax.training.state import State
 pytestmark = pytest.mark.storm
 
 
-class Held(NamedTuple):
+class Resources(NamedTuple):
     threads: int
     descriptors: int
     megabytes: float
 
 
-ALLOWED = Held(threads=2, descriptors=8, megabytes=64)  # more than after save 50
+ALLOWED = Resources(threads=2, descriptors=8, megabytes=64)  # more than after save 50
 
 
-def held() -> Held:
+def resources_in_use() -> Resources:
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     megabytes = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-    return Held(threading.active_count(), len(os.listdir("/proc/self/fd")), megabytes)
+    return Resources(threading.active_count(), len(os.listdir("/proc/self/fd")), megabytes)
 
 
-def test_three_hundred_saves(tmp_path):
+def test_300_saves_leak_no_resources(tmp_path):
     state = State(jnp.int32(0), {"a": jnp.ones((256, 256))}, {})
     counts = {}
     with Checkpoints(str(tmp_path), Keep(latest=2)) as checkpoints:
@@ -39,7 +39,7 @@ def test_three_hundred_saves(tmp_path):
             checkpoints.save(state._replace(step=jnp.int32(step)), {"position": b"x"})
             if step in (50, 300):
                 checkpoints.wait()
-                counts[step] = held()
-    growth = Held(*(b - a for a, b in zip(counts[50], counts[300])))
-    print(f"held after 50 and 300 saves: {counts}")
-    assert all(grown <= most for grown, most in zip(growth, ALLOWED)), counts
+                counts[step] = resources_in_use()
+    growth = Resources(*(b - a for a, b in zip(counts[50], counts[300])))
+    print(f"resources in use after 50 and 300 saves: {counts}")
+    assert all(grown <= allowed for grown, allowed in zip(growth, ALLOWED)), counts

@@ -7,7 +7,7 @@ import pytest
 
 from pretrax.training.trained_models import open_run
 from tests.inference.runs import write_run
-from tests.storm.commands import here
+from tests.storm.commands import run_here
 from tests.training import tiny
 
 pytestmark = pytest.mark.storm
@@ -35,7 +35,7 @@ with Checkpoints(sys.argv[1], Keep(latest=1)) as checkpoints:
 """
 
 
-def test_a_run_that_keeps_one_checkpoint_is_read_while_it_trains(tmp_path):
+def test_reading_during_training_finds_complete_checkpoints(tmp_path):
     run = write_run(tmp_path, "decoder", "causal_lm")
     arguments = [sys.executable, "-c", WRITER, f"{run}/checkpoints"]
     with subprocess.Popen(
@@ -44,7 +44,9 @@ def test_a_run_that_keeps_one_checkpoint_is_read_while_it_trains(tmp_path):
         try:
             assert writer.stdout.readline()
             steps = [open_run(run).step for _ in range(READS)]
-            ends = [here("predict", f"--run={run}", "Ada", "--max_new=2") for _ in range(COMMANDS)]
+            ends = [
+                run_here("predict", f"--run={run}", "Ada", "--max_new=2") for _ in range(COMMANDS)
+            ]
             assert writer.poll() is None
         finally:
             writer.kill()
