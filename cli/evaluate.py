@@ -34,7 +34,6 @@ from rich.progress import track
 from ..comparison.eval_metrics import EVAL_METRICS
 from ..comparison.eval_metrics.heldout_loss import evaluator
 from ..comparison.eval_metrics.measuring import eval_metrics, print_measured
-from ..corpora.progress_bar import progress_bar
 from ..data import reading
 from ..inference import Batching, Decoding, Options, Trained, mode_of
 from ..inference.answering.sequence_variants import (
@@ -72,6 +71,7 @@ from ..settings.command_line import (
     parse_options,
 )
 from ..settings.printable import PrintableConsole, plain_table, print_note
+from ..settings.progress_bar import progress_bar
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import local_copy
 from ..training.devices.compilation_cache import enable_compilation_cache

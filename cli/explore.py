@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 import jax
 
-from ..corpora.progress_bar import progress_bar
 from ..explorer import gallery
 from ..explorer.pages import Explorer
 from ..explorer.server import LOCAL, LOOPBACK, Server
@@ -26,6 +25,7 @@ from ..objectives.catalog import CATALOG, find
 from ..settings.command_line import add_trust_argument, offer_completions, parse_options
 from ..settings.command_terminal import say
 from ..settings.printable import PrintableConsole, print_note
+from ..settings.progress_bar import progress_bar
 from ..settings.run_directory import check_is_run
 from ..settings.user_errors import report_user_errors
 from ..training.devices.compilation_cache import enable_compilation_cache

@@ -15,9 +15,9 @@ from ..data.reading import RawDocument
 from ..data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
 from ..data.token_store import HELDOUT, TRAIN, TokenStore, open_store
 from ..data.token_store_files import is_sealed, write_store
+from ..settings.progress_bar import progress_bar
 from ..settings.run_directory import DATA
 from ..settings.saved_states import has_checkpoint
-from .progress_bar import progress_bar
 from .text_readers import LeftOut
 from .vocabularies import Vocabulary
 from .vocabularies.tokenization import Tokenizer, batches

@@ -22,10 +22,10 @@ from ...data.token_ids_json import ids_from_json, ids_to_json
 from ...objectives import TokenIds, check_token_ids
 from ...settings.atomic_writes import UNLIKE, checksum, damaged, read_json, write_bytes, write_json
 from ...settings.directories import own_file
+from ...settings.progress_bar import progress_bar
 from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
 from ...settings.saved_states import has_checkpoint
 from ..alphabets import alphabet_named
-from ..progress_bar import progress_bar
 from .letters import OVERLAPPING, write_letters
 from .sentencepiece_training import SentencePieceType, train_sentencepiece
 from .special_tokens import DEFAULT_SPECIALS, codec, special_names, texts_of, token_ids

@@ -9,9 +9,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from ...corpora.progress_bar import progress_bar
 from ...objectives import PromptForm
 from ...settings.printable import plain_table
+from ...settings.progress_bar import progress_bar
 from ..answering.answers import Options, answer
 from ..answering.embeddings import embed
 from ..answering.masks import MASKED

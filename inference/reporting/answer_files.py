@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...corpora.progress_bar import progress_bar
 from ...settings.atomic_writes import parse_json
+from ...settings.progress_bar import progress_bar
 from ..answering.answers import answer
 from ..prompting.items import Unreadable
 from ..trained import MODES, Trained

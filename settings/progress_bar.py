@@ -1,4 +1,4 @@
-"""A progress bar for the preparation of data and vocabularies."""
+"""A progress bar with a description, for commands that take more than some seconds."""
 
 import contextlib
 import functools
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import rich.progress
 
-from ..settings.printable import PrintableConsole
+from .printable import PrintableConsole
 
 
 @contextlib.contextmanager
@@ -21,10 +21,11 @@ def progress_bar(description: str, total: float | None = None) -> Iterator[Calla
     `total` is the sum of all n at the end, or None if it is not known.
     """
     console = PrintableConsole(stderr=True)
-    elapsed = rich.progress.TimeElapsedColumn()
+    *columns, remaining = rich.progress.Progress.get_default_columns()
+    times = [rich.progress.TimeElapsedColumn()] if total is None else [remaining]
     with rich.progress.Progress(
-        *rich.progress.Progress.get_default_columns()[:-1],
-        elapsed,
+        *columns,
+        *times,
         console=console,
         transient=True,
         disable=not console.is_terminal,
