@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import pretrax
+from pretrax import objectives
 from pretrax.objectives.catalog import CATALOG, FAMILIES, run_of
 from pretrax.settings.partial import as_partial
 from pretrax.training.run_choices import add_run_arguments, parse_run
@@ -45,6 +46,12 @@ def test_each_objective_has_a_page_and_a_picture():
     files = {path.name for path in (DOCS / "objectives").iterdir()}
     assert files == {f"{name}.{kind}" for name in CATALOG for kind in ("md", "svg")}, AGAIN
     assert {path.stem.replace("_", " ") for path in (DOCS / "families").iterdir()} == set(FAMILIES)
+
+
+def test_the_reference_lists_each_builder():
+    reference = (DOCS / "api/objectives.md").read_text()
+    listed = re.findall(r"\w+", " ".join(re.findall(r"members: \[(.*)\]", reference)))
+    assert set(CATALOG) & set(vars(objectives)) <= set(listed)
 
 
 @pytest.mark.slow
