@@ -111,9 +111,9 @@ def llama_like(
         if local_rope_theta is None:
             base, scaling = rotary(older or newer, theta)
             return {"rope_theta": base, "rope_scaling": scaling}
-        near = hf.get("rope_local_base_freq", local_rope_theta)
-        wide = (newer.get(GLOBAL) or {}) | older
-        return rotary_of_layers({**newer, GLOBAL: wide}, theta=theta, local_theta=near)
+        local_theta = hf.get("rope_local_base_freq", local_rope_theta)
+        of_global_layers = (newer.get(GLOBAL) or {}) | older
+        return rotary_of_layers({**newer, GLOBAL: of_global_layers}, theta, local_theta)
 
     def read(fields: dict, has) -> dict:
         hf = RenamedFields(fields, renamed)
