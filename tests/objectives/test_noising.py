@@ -452,9 +452,8 @@ def test_sentinels_precede_their_spans_if_document_starts_with_noise():
     assert 50 < starts_with_noise.sum() < 150
     for row in np.flatnonzero(starts_with_noise):
         (document_features,) = corrupted_documents(features_of(features, row)).values()
-        assert (
-            document_features.targets[:2] == [X, 100] and undo_pieces(document_features) == document
-        )
+        assert document_features.targets[:2] == [X, 100]
+        assert undo_pieces(document_features) == document
 
 
 SIZES = (10, 64, 101)

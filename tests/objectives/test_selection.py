@@ -84,9 +84,8 @@ def test_quota_by_hand(n, rate, max_predictions, expected):
     st.integers(1, 200),
 )
 def test_quota_is_exact_at_every_rate(n, rate, max_predictions):
-    expected = min(
-        n, max_predictions, max(1, round(rate * n))
-    )  # Fractions round half to even exactly.
+    # Fractions round half to even exactly.
+    expected = min(n, max_predictions, max(1, round(rate * n)))
     assert quota(n, selection_of(IDS, rate, max_predictions=max_predictions), np) == expected
 
 
@@ -182,11 +181,11 @@ def test_whole_words_follow_word_start_flags(starts):
     assert unit[0].tolist() == (with_two_starts if 3 not in starts else with_three_starts)
 
 
-def bert_selection(sizes, order, quota):
+def bert_selection(sizes, order, budget):
     """Selects as BERT's loop: words in random order, skipping words that do not fit."""
     taken, used = set(), 0
     for word in order:
-        if used + sizes[word] <= quota:
+        if used + sizes[word] <= budget:
             taken.add(word)
             used += sizes[word]
     return taken

@@ -120,9 +120,8 @@ def test_negative_starts_where_enough_text_follows():
     document, w = text(3, 2, 4), WORDS[-9:]
     other_document = [w[0], END, w[1], END, w[2], w[3], w[4], END, w[5], END, w[6]]
     starts = set()
-    for a, b, label in list(pairs(next_sentence_prediction(IDS), [document, other_document], 100))[
-        ::2
-    ]:
+    drawn = list(pairs(next_sentence_prediction(IDS), [document, other_document], 100))
+    for a, b, label in drawn[::2]:
         assert len(a) + len(b) == len(document)
         starts |= {b[0]} if label else set()
     assert starts == {w[1], w[2]}

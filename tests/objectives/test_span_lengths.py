@@ -202,9 +202,8 @@ def test_span_lengths_are_uniform_over_range():
     spans_by_row = spans_of(features)
     assert all(spans.sum() == 30 for spans in spans_by_row)
     assert max(spans[-1] for spans in spans_by_row) == 4  # The last span has the remaining tokens.
-    drawn = np.concatenate(
-        [spans[:5] for spans in spans_by_row]
-    )  # These spans are never the last one.
+    # The first five spans never include the last span.
+    drawn = np.concatenate([spans[:5] for spans in spans_by_row])
     assert_uniform(drawn, 3)
     pairs = np.stack([spans[:2] for spans in spans_by_row])
     assert_uniform(pairs, 9)

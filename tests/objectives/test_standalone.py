@@ -81,7 +81,7 @@ def test_corruptor_works_under_jit_and_exports_to_torch():
         assert torch.from_dlpack(x).tolist() == x.tolist()
 
 
-def never_active(ids):
+def alternating(ids):
     return mixture(ids, {"a": (span_corruption, turns(9, 0)), "b": (span_corruption, turns(9, 1))})
 
 
@@ -91,7 +91,7 @@ def never_active(ids):
         (span_corruption, IDS._replace(sentinels=IDS.sentinels[:1]), [2, 1]),
         (span_corruption, IDS._replace(eos=5), ["eos", 5]),
         (text_to_text, IDS, ["parts"]),
-        (never_active, IDS, ["rates", "mixture"]),
+        (alternating, IDS, ["rates", "mixture"]),
         (span_corruption(IDS), IDS, ["Objective"]),
         (lambda ids: None, IDS, ["NoneType"]),
         (span_corruption, IDS._replace(modes={"R": 7}), ["modes", (("R", 7),)]),

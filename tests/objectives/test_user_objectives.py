@@ -138,7 +138,10 @@ def too_few_labels(n):
         (objective_of(each_document(backward)).with_facts(rows=Rows("docs")), ["Rows(kind='docs'"]),
         (objective_with_loss(lambda batch: BatchLoss({}, lambda outputs: {})), ["[]"]),
         (objective_with_loss(lambda batch: jnp.zeros(2)), ["BatchLoss"]),
-        (objective_with_loss(lambda batch: 1 / 0), ["test_own_objectives.py", "ZeroDivisionError"]),
+        (
+            objective_with_loss(lambda batch: 1 / 0),
+            ["test_user_objectives.py", "ZeroDivisionError"],
+        ),
         (objective_with_loss(WithoutHash(token_loss)), ["`loss`", "WithoutHash", "frozen=True"]),
         (
             objective_of(WithoutHash(each_document(backward))),

@@ -579,10 +579,8 @@ def test_flipping_any_setting_changes_logits(name, switch, imported):
     settings = found.settings | flipped(switch, found.config)
     changed_model = getattr(builders, found.model.layout)(60, found.heads, **settings)
     # GELU and its approximation differ by at most 5e-4.
-    assert (
-        largest_difference(changed_model, params, name)
-        > (2 if switch == "mlp_activations" else 10) * ATOL
-    )
+    factor = 2 if switch == "mlp_activations" else 10
+    assert largest_difference(changed_model, params, name) > factor * ATOL
 
 
 # --- losses and gradients -----------------------------------------------------------------------

@@ -18,14 +18,16 @@ from tests.preprocessing.planted import LOG
 from tests.refusals import assert_named, exits
 from tests.training.tiny import ROOT, environment
 
+THIS_PROCESS = "--gin.preprocessing.Preparation.executor=@executors.this_process"
+BYTE_VOCABULARY = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
+
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """A folder with raw/, and a store that one process prepared from it without interruption."""
     folder = tmp_path_factory.mktemp("prepared")
     planted.write_raw(folder / "raw" / "a.jsonl")
-    this_process = "--gin.preprocessing.Preparation.executor=@executors.this_process"
-    planted.run(*arguments_for(folder, "store", this_process))
+    planted.run(*arguments_for(folder, "store", THIS_PROCESS))
     return folder
 
 
@@ -208,9 +210,7 @@ def test_suggested_command_tokenizes_documents(tmp_path, capsys):
     planted.write_texts(tmp_path / "raw.jsonl", written)
     planted.run_steps(tmp_path, "preprocessing.Preparation.steps = []")
     _, _, command = capsys.readouterr().out.rpartition("Next: pretrax prepare ")
-    byte_vocabulary = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
-    this_process = "--gin.preprocessing.Preparation.executor=@executors.this_process"
-    planted.run(*shlex.split(command), byte_vocabulary, this_process)
+    planted.run(*shlex.split(command), BYTE_VOCABULARY, THIS_PROCESS)
     report = json.loads((tmp_path / "out_tokens" / "report.json").read_text())
     assert report["documents"] == len(written) and report["tokens"] == sum(map(len, written))
 
@@ -225,8 +225,7 @@ def test_unknown_words_are_counted(tmp_path, capsys):
         "vocabularies.trained.model_type": "word",
         "vocabularies.trained.size": 105,
     }
-    this_process = "--gin.preprocessing.Preparation.executor=@executors.this_process"
-    planted.run(this_process, *(f"--gin.{name}={value!r}" for name, value in settings.items()))
+    planted.run(THIS_PROCESS, *(f"--gin.{name}={value!r}" for name, value in settings.items()))
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (report["tokens"], report["unknown_tokens"]) == (1000, 104)
     assert_named(capsys.readouterr().out, "104 tokens", "vocabulary")
@@ -243,11 +242,9 @@ def test_single_document_files_are_held_out_whole(tmp_path, names):
         "preprocessing.Preparation.steps": [],
         "sources.files.task_bytes": 1000,
     }
-    this_process = "--gin.preprocessing.Preparation.executor=@executors.this_process"
-    byte_vocabulary = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
     planted.run(
-        this_process,
-        byte_vocabulary,
+        THIS_PROCESS,
+        BYTE_VOCABULARY,
         *(f"--gin.{name}={value!r}" for name, value in settings.items()),
     )
     store = open_store(tmp_path / "out")

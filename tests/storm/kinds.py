@@ -66,8 +66,7 @@ def write_sealed(folder):
 
 
 def write_classifying(folder):
-    heads = dict(classes=CLASSES, num_classes=3)
-    write_run(folder, "encoder", "sequence_classification", **heads)
+    write_run(folder, "encoder", "sequence_classification", classes=CLASSES, num_classes=3)
 
 
 def write_embedding(folder):
@@ -145,10 +144,10 @@ def trained_on(steps: int):
     def train(folder):
         """Continues a run, and returns its lines of metrics and its parameters."""
         run = tiny.Run(folder, str(folder / "store"), STEPS=steps)
-        made_folder = (folder / "made").read_text()
+        original = (folder / "made").read_text()
         config = folder / "run" / run_directory.CONFIG
         if config.exists():
-            move(config, made_folder, str(folder))
+            move(config, original, str(folder))
         ended = run_here("train", *run.arguments(**EVERY_TWO_STEPS))
         if ended.status:
             assert_explained(ended, "")
