@@ -15,7 +15,7 @@ def numbers(text):
     return *map(int, sides.split("+")), total
 
 
-def test_a_document_adds_two_numbers_and_no_sum_is_repeated_or_asked():
+def test_sums_are_correct_unique_and_not_asked():
     for task, step in ((PLAIN, 1), (REVERSED, -1)):
         read = [numbers(text) for text in [*task.documents, *task.heldout]]
         assert (len(task.documents), len(task.heldout)) == (300, 15)
@@ -26,7 +26,7 @@ def test_a_document_adds_two_numbers_and_no_sum_is_repeated_or_asked():
         assert len(pairs) == len(read) and not pairs & asked and len(asked) > 60
 
 
-def test_synthetic_tasks_in_either_order_read_and_ask_the_same():
+def test_plain_and_reversed_tasks_have_the_same_sums_and_questions():
     def turned(text):
         return text[::-1].strip()
 
@@ -38,7 +38,7 @@ def test_synthetic_tasks_in_either_order_read_and_ask_the_same():
         assert [x.strip() for x in plain.answers] == [turned(x) for x in back.answers]
 
 
-def test_a_reader_who_adds_is_always_right_and_guessing_gives_chance():
+def test_adding_reader_scores_1_and_guessing_scores_chance():
     def added(question):
         one, other, _ = numbers(question.text)
         return "".join(f" {digit}" for digit in f"{one + other:03d}")
@@ -47,7 +47,7 @@ def test_a_reader_who_adds_is_always_right_and_guessing_gives_chance():
     assert shares_of_reader(PLAIN, lambda question: None) == dict.fromkeys(KINDS, 1 / 4)
 
 
-def test_a_reader_who_forgets_carries_is_never_right_about_long_sums():
+def test_reader_without_carries_fails_long_carry_questions():
     def without_carries(question):
         pairs = zip(*(f"{number:02d}" for number in numbers(question.text)[:2]))
         return "".join(f" {(int(a) + int(b)) % 10}" for a, b in [("0", "0"), *pairs])

@@ -40,12 +40,12 @@ def test_documents_are_balanced_and_of_bounded_depth():
 
 
 @pytest.mark.parametrize("text", ["", "( ]", "( [ ) ]", "(", ") (", "( ) x", "()"])
-def test_what_is_not_balanced_is_not_accepted(text):
+def test_unbalanced_text_is_not_accepted(text):
     assert not balanced(text)
 
 
 @pytest.mark.parametrize("hidden", [2, 3, 4])
-def test_both_sides_of_a_blank_determine_what_belongs_there(hidden):
+def test_both_sides_of_a_blank_determine_its_answer(hidden):
     """Tries all sequences with the same number of brackets. The depth is not limited."""
     for question in brackets(seed=0, documents=20, questions=8, hidden=hidden).questions:
         able = itertools.product("".join(KINDS), repeat=hidden)
@@ -60,7 +60,7 @@ def filled(question, answer):
     return BLANK.sub(lambda _: answer, question.text)
 
 
-def test_a_reader_of_both_sides_is_right_and_a_reader_of_one_side_guesses():
+def test_reader_of_both_sides_scores_1_and_reader_of_one_side_guesses():
     def of_both(question):
         return next(one for one in question.answers if closed_by_removal(filled(question, one)))
 
@@ -81,13 +81,15 @@ def test_a_reader_of_both_sides_is_right_and_a_reader_of_one_side_guesses():
         assert len({tuple(one in "([{<" for one in a.split()) for a in question.answers}) == 1
 
 
-def test_no_document_that_is_asked_is_trained_on_or_held_out():
-    few = brackets(seed=0, documents=400, pairs=3, deepest=3, hidden=2, questions=20, choices=2)
-    asked = {filled(question, question.answers[0]) for question in few.questions}
-    assert not asked & {*few.documents, *few.heldout} and all(map(balanced, asked))
+def test_asked_documents_are_neither_trained_on_nor_held_out():
+    small_task = brackets(
+        seed=0, documents=400, pairs=3, deepest=3, hidden=2, questions=20, choices=2
+    )
+    asked = {filled(question, question.answers[0]) for question in small_task.questions}
+    assert not asked & {*small_task.documents, *small_task.heldout} and all(map(balanced, asked))
 
 
-def test_questions_must_leave_documents_to_train_on(monkeypatch):
+def test_questions_that_leave_no_training_documents_are_rejected(monkeypatch):
     monkeypatch.setattr(nested_brackets, "drawn_brackets", lambda *_: "( ) [ ]".split())
     with refuses(ValueError, "synthetic_tasks.brackets.pairs", 2):
         brackets(seed=0, documents=3, pairs=2, hidden=2, questions=2)

@@ -76,7 +76,7 @@ def corpus(tmp_path, lines, **settings):
         ),
     ],
 )
-def test_turns_of_a_line(line, turns):
+def test_turns_of_each_line_format_are_read(line, turns):
     assert turns_of(line) == turns
 
 
@@ -110,13 +110,13 @@ def test_turns_of_a_line(line, turns):
         ),
     ],
 )
-def test_a_line_that_is_not_a_dialogue_is_named_with_its_file(tmp_path, line, values):
+def test_malformed_dialogue_is_named_with_its_line(tmp_path, line, values):
     good = {"instruction": "a", "output": "b"}
     with refuses(ValueError, "dialogues.jsonl:2", *values):
         corpus(tmp_path, [good, line])
 
 
-def test_the_parts_of_a_document_are_turns(tmp_path):
+def test_document_parts_are_turns(tmp_path):
     lines = [
         {"messages": [message("user", "ab"), message("assistant", "c"), message("user", "d")]},
         {
@@ -137,14 +137,14 @@ def test_the_parts_of_a_document_are_turns(tmp_path):
     ]
 
 
-def test_dialogues_of_a_table(tmp_path):
+def test_dialogues_are_read_from_parquet(tmp_path):
     rows = [{"instruction": "ab", "output": "c", "messages": None}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     found = corpus(tmp_path, rows, files=str(tmp_path / "a.parquet"))
     assert found.open_shard(0, 1).next_document().parts.tolist() == [0, 0, 1]
 
 
-def test_answers_that_do_not_fit_are_left_out_whole_and_counted(tmp_path):
+def test_answers_beyond_the_limit_are_left_out_and_counted(tmp_path):
     turns = ["a" * 3, "b" * 3, "c" * 3, "d" * 3]
     whole = {"messages": [message(r, t) for r, t in zip(("user", "assistant") * 2, turns)]}
     long = {"instruction": "x" * 30, "output": "y"}
@@ -161,14 +161,14 @@ def exchanges(n, size):
     }
 
 
-def test_long_dialogues_stay_whole(tmp_path):
+def test_long_dialogues_are_not_split(tmp_path):
     found = corpus(tmp_path, [exchanges(4, 900)], longest_tokens=4000)
     (piece,) = found.heldout(10)
     assert piece.tokens.size == found.open_shard(0, 1).next_document().tokens.size == 4 * 900
     assert found.longest == 4000
 
 
-def test_few_dialogues_are_held_out_whole(tmp_path):
+def test_heldout_dialogues_are_whole(tmp_path):
     found = corpus(tmp_path, [exchanges(2, size) for size in range(20, 27)], heldout_files=None)
     (piece,) = found.heldout(10_000)
     assert piece.tokens.size == 2 * 26
@@ -190,7 +190,7 @@ def test_few_dialogues_are_held_out_whole(tmp_path):
         (dict(files="notes.txt"), ["notes.txt", "JSONL"]),
     ],
 )
-def test_settings_and_files_that_cannot_be_dialogues(tmp_path, monkeypatch, settings, values):
+def test_invalid_dialogue_settings_and_files_are_rejected(tmp_path, monkeypatch, settings, values):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("user: Hi")
     with refuses(ValueError, *values):

@@ -60,7 +60,7 @@ def pairs_of(text, name="a.py"):
     return list(documented_definitions(LibraryText(name, "", lambda: text), left_out)), left_out
 
 
-def test_pairs_of_a_file_by_hand():
+def test_pairs_of_a_file_match_a_hand_made_list():
     pairs, left_out = pairs_of(SOURCE)
     assert [pair.docstring for pair in pairs] == [
         "Reads\nit all.",
@@ -82,19 +82,19 @@ def test_pairs_of_a_file_by_hand():
     )
 
 
-def test_files_that_do_not_parse_and_other_documents():
+def test_unparsable_files_are_counted_and_other_documents_skipped():
     for text in ("def f(:\n", "x = 1\0"):
         assert pairs_of(text) == ([], {"files that do not parse": 1})
     assert pairs_of("def f(:\n", name="pydoc_data/topics/if") == ([], {})
 
 
-def test_half_a_surrogate_pair_becomes_text():
+def test_lone_surrogate_becomes_a_question_mark():
     (pair,), _ = pairs_of('def f():\n    "a \\ud800 b"\n    return 1')
     assert pair == Pair("a ? b", "def f():\n    return 1")
 
 
 @pytest.mark.parametrize("name", ["argparse.py", "json/decoder.py", "typing.py"])
-def test_code_of_the_library_parses_and_has_no_docstrings(name):
+def test_library_code_parses_without_docstrings(name):
     (document,) = (each for each in library_documents() if each.name == name)
     pairs, left_out = pairs_of(document.read())
     assert len(pairs) > 3 and "files that do not parse" not in left_out
@@ -108,15 +108,15 @@ def test_code_of_the_library_parses_and_has_no_docstrings(name):
 
 
 @pytest.fixture
-def few(monkeypatch):
+def few_packages(monkeypatch):
     """Limits the library to some of its files."""
     packages = ("asyncio/", "email/", "http/", "json/", "multiprocessing/")
-    some = [each for each in library_documents() if each.name.startswith(packages)]
-    monkeypatch.setattr("pretrax.corpora.library.library_documents", lambda: some)
+    selected = [each for each in library_documents() if each.name.startswith(packages)]
+    monkeypatch.setattr("pretrax.corpora.library.library_documents", lambda: selected)
 
 
 @pytest.mark.slow
-def test_docstring_pairs(tmp_path, few):
+def test_docstring_pairs_respect_limits_split_and_parts(tmp_path, few_packages):
     settings = {"vocabulary": of_size(1000), "docstring_tokens": 10, "code_tokens": 20}
     settings |= {"heldout_every": 5}
     corpus = docstring_pairs(str(tmp_path / "a"), **settings)
@@ -130,15 +130,15 @@ def test_docstring_pairs(tmp_path, few):
         assert piece.ends_document and 1 <= docstring <= 10 and 1 <= code <= 20
         assert (np.diff(piece.parts) >= 0).all() and piece.tokens.size == docstring + code
     codes = [corpus.codec.decode(piece.tokens[piece.parts == 1]) for piece in heldout]
-    some = [text.split()[0] for text in codes]
-    assert {"def", "class"} <= set(some) <= {"def", "class", "async"}
-    for output in (
+    keywords = [text.split()[0] for text in codes]
+    assert {"def", "class"} <= set(keywords) <= {"def", "class", "async"}
+    for words in (
         "pairs with an empty side",
         "ends of docstrings",
         "ends of code",
         "one file in 5",
     ):
-        assert output in corpus.summary
+        assert words in corpus.summary
     # The vocabulary of the run fits the plain text, too, which holds out the same files.
     plain = python_library(str(tmp_path / "a"), vocabulary=of_size(1000), heldout_every=5)
     assert plain.ids == corpus.ids
@@ -148,7 +148,7 @@ def test_docstring_pairs(tmp_path, few):
 
 
 @pytest.mark.slow
-def test_a_few_documents_are_trained_on_and_all_else_is_the_same(tmp_path, few):
+def test_documents_setting_limits_only_the_training_text(tmp_path, few_packages):
     def read(number):
         return python_library(
             str(tmp_path / str(number)), vocabulary=of_size(600), documents=number, heldout_every=3
@@ -160,18 +160,18 @@ def test_a_few_documents_are_trained_on_and_all_else_is_the_same(tmp_path, few):
             tokens += stream.next_document().tokens.size
         return tokens
 
-    one, two, every = read(1), read(2), read(None)
-    for some in (one, two):
-        assert some.ids == every.ids
-        kept, expected = some.heldout(10**9), every.heldout(10**9)
+    one, two, all_documents = read(1), read(2), read(None)
+    for limited in (one, two):
+        assert limited.ids == all_documents.ids
+        kept, expected = limited.heldout(10**9), all_documents.heldout(10**9)
         assert [x.tokens.tolist() for x in kept] == [x.tokens.tolist() for x in expected]
-    assert 0 < tokens_of_an_epoch(one) < tokens_of_an_epoch(two) < tokens_of_an_epoch(every)
+    assert 0 < tokens_of_an_epoch(one) < tokens_of_an_epoch(two) < tokens_of_an_epoch(all_documents)
     with refuses(ValueError, "1000"):
         read(1000)
 
 
 @pytest.mark.slow
-def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, few, monkeypatch):
+def test_second_start_reads_no_files_unless_limits_change(tmp_path, few_packages, monkeypatch):
     settings = {"vocabulary": of_size(600), "docstring_tokens": 4, "code_tokens": 6}
     first = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
     with monkeypatch.context() as patch:
@@ -182,7 +182,7 @@ def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, few, monkeyp
             docstring_pairs(str(tmp_path), **settings | {"code_tokens": 7}, heldout_every=3)
 
 
-def test_pairs_that_cannot_be(tmp_path):
+def test_invalid_pair_settings_are_rejected(tmp_path):
     with refuses(ValueError, "docstring_tokens", "1", "0"):
         docstring_pairs(str(tmp_path), vocabulary=trained, docstring_tokens=0)
     with refuses(ValueError, "2047"):

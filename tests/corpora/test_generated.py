@@ -24,7 +24,7 @@ def opened(run_dir, of=colors, **settings):
     return synthetic_documents(str(run_dir), task=of, vocabulary=vocabulary, **settings)
 
 
-def test_a_corpus_has_the_documents_of_its_seed(tmp_path):
+def test_corpus_has_the_documents_of_its_seed(tmp_path):
     corpus = opened(tmp_path / "one")
     assert corpus.summary.startswith("Documents of colors: 5 documents, 20 tokens to train on")
     stream = corpus.open_shard(0, 1)
@@ -35,7 +35,7 @@ def test_a_corpus_has_the_documents_of_its_seed(tmp_path):
     assert {decode(other.next_document().tokens) for _ in range(5)} != read
 
 
-def test_a_run_whose_synthetic_task_has_changed_is_refused(tmp_path, monkeypatch):
+def test_changed_synthetic_task_is_rejected_after_training(tmp_path, monkeypatch):
     opened(tmp_path)
     changed = functools.partial(colors, more=("snow is white",))
     changed.__name__ = "colors"
@@ -90,7 +90,7 @@ def test_a_run_whose_synthetic_task_has_changed_is_refused(tmp_path, monkeypatch
         (SyntheticTask(["a", "b"], ["b"], [QUESTION]), ["'b'"]),
     ],
 )
-def test_other_values_than_synthetic_tasks_are_refused(made, values):
+def test_values_other_than_synthetic_tasks_are_rejected(made, values):
     def drawn(*, seed):
         return made
 
@@ -98,18 +98,18 @@ def test_other_values_than_synthetic_tasks_are_refused(made, values):
         task.drawn_task(drawn, 0)
 
 
-def test_a_function_without_a_seed_or_with_other_arguments_is_refused():
+def test_task_function_needs_exactly_a_seed():
     for function, argument in ((lambda: None, "'seed'"), (lambda *, seed, size: None, "'size'")):
         with refuses(ValueError, argument, "`seed`"):
             task.drawn_task(function, 0)
 
 
-def test_a_synthetic_task_without_a_name_is_refused_when_it_is_drawn(tmp_path):
+def test_unnamed_synthetic_task_is_rejected_with_advice(tmp_path):
     with refuses(ValueError, "functools.partial", "my_task"):
         opened(tmp_path, functools.partial(colors, more=("snow is white",)))
 
 
-def test_what_is_trained_on_is_not_held_out():
+def test_training_documents_are_removed_from_heldout_ones():
     def repeating(*, seed):
         made = colors(seed=seed)
         return made._replace(heldout=[made.documents[0], *made.heldout])
@@ -129,7 +129,7 @@ def test_what_is_trained_on_is_not_held_out():
         ({"questions": [QUESTION._replace(after=" [MASK] red")]}, ["' red'", 13]),
     ],
 )
-def test_words_that_the_vocabulary_lacks_or_mistakes_are_named(tmp_path, changed, values):
+def test_words_missing_from_the_vocabulary_are_named(tmp_path, changed, values):
     def changed_colors(*, seed):
         return colors(seed=seed)._replace(**changed)
 

@@ -27,7 +27,7 @@ def store(tmp_path_factory):
     return path
 
 
-def test_records_by_number(store):
+def test_store_source_gives_records_by_number(store):
     source = StoreSource(store)
     assert len(source) == 602 == open_store(store).counts("train").records
     assert [source[i]["tokens"].tolist() for i in (0, 255, 256, 599)] == [[3], [258], [259], [602]]
@@ -42,7 +42,7 @@ def test_records_by_number(store):
         StoreSource(store, "test")
 
 
-def test_grain_reads_a_store(store):
+def test_grain_shuffles_a_store(store):
     assert isinstance(StoreSource(store), grain.sources.RandomAccessDataSource)
     dataset = grain.MapDataset.source(StoreSource(store)).shuffle(seed=1)
     read = [dataset[i]["tokens"][0] for i in range(len(dataset))]
@@ -60,7 +60,7 @@ def of_texts(shard, num_shards):
 
 
 @pytest.mark.slow
-def test_a_stream_continues_where_it_was(tmp_path):
+def test_grain_stream_resumes_at_its_position(tmp_path):
     def next_texts(stream, n):
         return [made.codec.decode(stream.next_document().tokens.tolist()) for _ in range(n)]
 
@@ -76,7 +76,7 @@ def test_a_stream_continues_where_it_was(tmp_path):
     assert set(next_texts(made.open_shard(1, 2), 5)).isdisjoint(first)
 
 
-def test_elements_are_texts_ids_or_pieces(tmp_path):
+def test_elements_may_be_texts_ids_or_pieces(tmp_path):
     elements = ["ab", "", np.array([5, 6]), {"tokens": np.array([7]), "ends_document": False}, "c"]
     heldout = lambda: grain.MapDataset.source(elements)  # noqa: E731
     made = corpus(tmp_path, of_texts, heldout)
@@ -86,7 +86,7 @@ def test_elements_are_texts_ids_or_pieces(tmp_path):
     assert len(made.heldout(3)) == 2
 
 
-def test_examples_that_are_not_documents_are_refused(tmp_path):
+def test_elements_that_are_not_documents_are_rejected(tmp_path):
     def first(*elements):
         made = corpus(tmp_path, lambda shard, num_shards: grain.MapDataset.source(elements))
         return made.open_shard(0, 1).next_document()

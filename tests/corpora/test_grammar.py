@@ -28,19 +28,19 @@ def language(grammar):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_accepted_is_what_can_be_derived(seed):
+def test_accepted_texts_are_exactly_the_derivable_ones(seed):
     rng = np.random.default_rng(seed)
     grammar = level_grammar.drawn_grammar(rng, 2)
-    every = language(grammar)
-    assert {level_grammar.derived(rng, grammar).replace(" ", "") for _ in range(2000)} == every
+    derivable = language(grammar)
+    assert {level_grammar.derived(rng, grammar).replace(" ", "") for _ in range(2000)} == derivable
     tried = {"".join(x) for n in (4, 5) for x in itertools.product("abc", repeat=n)}
     accepted = {one for one in tried if level_grammar.accepts(grammar, " ".join(one))}
-    assert accepted == every & tried and len(accepted) < len(tried) / 4
+    assert accepted == derivable & tried and len(accepted) < len(tried) / 4
     for wrong in ("", "a", "a b d", "a b [UNK]"):
         assert not level_grammar.accepts(grammar, wrong)
 
 
-def test_rules_of_a_level_differ():
+def test_rules_of_a_level_are_distinct():
     grammar = level_grammar.drawn_grammar(np.random.default_rng(0), 5)
     for level in grammar:
         rules = [rule for rules in level for rule in rules]
@@ -48,14 +48,16 @@ def test_rules_of_a_level_differ():
     assert [len(level) for level in grammar] == [1, 3, 3, 3, 3]
 
 
-def test_a_reader_who_writes_out_the_grammar_is_always_right_and_guessing_gives_chance():
+def test_exhaustive_reader_scores_1_and_guessing_scores_chance():
     grammar = level_grammar.drawn_grammar(np.random.default_rng(0), 3)
-    every = language(grammar)
+    derivable = language(grammar)
 
     def known(question):
         before, after = question.text.replace(" ", "").split("<extra_id_0>")
         return next(
-            x for x in reversed(question.answers) if before + x.replace(" ", "") + after in every
+            x
+            for x in reversed(question.answers)
+            if before + x.replace(" ", "") + after in derivable
         )
 
     assert shares_of_reader(TASK, known) == {"filled_in": 1.0}
@@ -73,7 +75,7 @@ def test_every_document_is_accepted_and_most_changes_are_not():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_held_out_or_asked_is_not_trained_on(seed):
+def test_heldout_and_asked_strings_are_not_trained_on(seed):
     task = level_grammar.grammar(seed=seed, strings=400, levels=3, questions=60)
     read = {*task.documents}
     assert len(task.documents) == 400
@@ -84,12 +86,12 @@ def test_what_is_held_out_or_asked_is_not_trained_on(seed):
 
 
 @pytest.mark.parametrize("seed", [2, 36, 37])
-def test_a_gap_that_anything_fills_is_not_asked(seed):
+def test_gap_that_any_terminal_fills_is_not_asked(seed):
     task = level_grammar.grammar(seed=seed, strings=20, levels=3, hidden=1)
     assert all(question.chance < 1 for question in task.questions)
 
 
-def test_a_gap_must_refuse_some_terminals():
+def test_grammar_that_accepts_everything_is_rejected():
     everything = lambda text: True  # noqa: E731
     with refuses(ValueError, "1", "20"):
         level_grammar._question(np.random.default_rng(0), everything, "abc", 1)

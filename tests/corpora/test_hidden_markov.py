@@ -44,28 +44,28 @@ def padded(sequences):
     return np.array([*itertools.zip_longest(*sequences, fillvalue=PADDING)]).T
 
 
-def test_a_likelihood_is_the_sum_over_all_paths():
+def test_likelihood_is_the_sum_over_all_paths():
     expected = np.log([probability_by_paths(letters) for letters in SHORT])
     np.testing.assert_allclose(log_likelihoods(MODEL, padded(SHORT)), expected, rtol=1e-12)
 
 
-def test_the_probabilities_of_all_sequences_sum_to_one():
+def test_probabilities_of_all_sequences_sum_to_1():
     total = probability_by_paths(())  # all columns are left out
     assert total == pytest.approx(0.2 * 0.4**2)
     for length in range(1, 15):
-        every = np.array([*itertools.product(range(LETTERS), repeat=length)])
-        total += np.exp(log_likelihoods(MODEL, every)).sum()
+        all_sequences = np.array([*itertools.product(range(LETTERS), repeat=length)])
+        total += np.exp(log_likelihoods(MODEL, all_sequences)).sum()
     assert total == pytest.approx(1, abs=2e-4) and total < 1
 
 
-def test_the_reversed_model_emits_each_sequence_backwards():
+def test_reversed_model_emits_reversed_sequences():
     backwards = padded([letters[::-1] for letters in SHORT])
     np.testing.assert_allclose(
         log_likelihoods(reversed_in_time(MODEL), backwards), log_likelihoods(MODEL, padded(SHORT))
     )
 
 
-def test_likelihoods_of_all_letters_of_a_place_are_those_of_the_sequences():
+def test_letter_likelihoods_match_whole_sequences():
     parts = [(x[: len(x) // 2], x[len(x) // 2 + 1 :]) for x in SHORT if len(x) > 2]
     found = letter_log_likelihoods(
         MODEL, padded([x for x, _ in parts]), padded([x[::-1] for _, x in parts])
@@ -75,13 +75,13 @@ def test_likelihoods_of_all_letters_of_a_place_are_those_of_the_sequences():
         np.testing.assert_allclose(found[:, letter], log_likelihoods(MODEL, whole))
 
 
-def test_long_sequences_do_not_underflow_and_impossible_ones_have_no_probability():
+def test_long_sequences_do_not_underflow_and_impossible_ones_have_probability_0():
     coin = hidden_markov({"begin": {"x": 1}, "x": {"x": 0.5, "end": 0.5}}, {"x": (1.0, 0.0)})
     long, wrong = log_likelihoods(coin, np.array([[0] * 5000, [0] * 4999 + [1]]))
     assert long == pytest.approx(5000 * np.log(0.5)) and wrong == -np.inf
 
 
-def test_samples_have_their_probabilities():
+def test_samples_follow_the_model_distribution():
     draws = 40_000
     drawn = sampled(np.random.default_rng(0), MODEL, draws, longest=5)
     found = collections.Counter(tuple(letters.tolist()) for letters, _ in drawn)
@@ -94,11 +94,11 @@ def test_samples_have_their_probabilities():
     np.testing.assert_allclose(visits, expected_visits(MODEL) / MODEL.start_S.sum(), atol=0.03)
 
 
-def test_probabilities_that_do_not_sum_to_one_are_refused():
+def test_probabilities_that_do_not_sum_to_1_are_rejected():
     with refuses(ValueError, "begin", 0.9):
         hidden_markov({"begin": {"x": 0.9}, "x": {"end": 1}}, {"x": (0.5, 0.5)})
 
 
-def test_a_state_without_transitions_is_refused():
+def test_state_without_transitions_is_rejected():
     with refuses(ValueError, "y"):
         hidden_markov({"begin": {"x": 1}, "x": {"y": 0.5, "end": 0.5}}, {"x": (0.5, 0.5)})

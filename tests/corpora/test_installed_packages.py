@@ -53,13 +53,13 @@ def texts(tmp_path, split="train", **settings):
     return {corpus.codec.decode(np.asarray(piece.tokens).tolist()) for piece in pieces}, corpus
 
 
-def test_sources_and_documentation_without_tests_and_metadata(tmp_path, site):
+def test_sources_and_docs_are_read_without_tests_and_metadata(tmp_path, site):
     found, corpus = texts(tmp_path, heldout=["third"])
     assert found == {CODE, GUIDE}
     assert "means 1.0, third 1.0" in corpus.summary
 
 
-def test_equal_files_are_read_once_and_held_out(tmp_path, site):
+def test_duplicate_files_are_read_once_and_excluded_if_held_out(tmp_path, site):
     """A copy of a held-out file is not training text."""
     assert texts(tmp_path, "heldout")[0] == {LONG * 2, CODE}
     assert texts(tmp_path)[0] == {GUIDE}
@@ -69,11 +69,11 @@ def test_equal_files_are_read_once_and_held_out(tmp_path, site):
     "text, expected",
     [("prose", {"Means.\n\nThe mean.", GUIDE}), ("code", {without_docstrings(CODE)})],
 )
-def test_prose_and_code_apart(tmp_path, site, text, expected):
+def test_text_setting_selects_prose_or_code(tmp_path, site, text, expected):
     assert texts(tmp_path, packages=["means"], heldout=["third"], text=text)[0] == expected
 
 
-def test_sources_are_parted_without_loss():
+def test_sources_are_split_into_docstrings_and_code():
     assert docstrings(CODE) == "Means.\n\nThe mean."
     code = without_docstrings(CODE)
     assert "mean." not in code and "Means" not in code
@@ -82,7 +82,7 @@ def test_sources_are_parted_without_loss():
 
 
 @pytest.mark.slow
-def test_what_is_left_of_a_source_is_one():
+def test_source_without_docstrings_still_parses():
     source = (
         "# first\n'Doc.'; import os\n\nclass Wrong(ValueError):\n    'Raised.'\n\n"
         "def f(): 'Doc.'; return '''a\n   \nb'''\n"
@@ -98,7 +98,7 @@ def test_what_is_left_of_a_source_is_one():
         ast.parse(left)
 
 
-def test_mistakes_are_named(tmp_path, site):
+def test_invalid_package_settings_are_rejected(tmp_path, site):
     for settings, values in (
         ({"packages": ["absent"]}, ["absent"]),
         ({"heldout": ["Means"]}, ["heldout", "packages", "means"]),

@@ -36,7 +36,7 @@ def corpus(tmp_path, run="run", **settings):
 # --- lines ----------------------------------------------------------------------------------------
 
 
-def test_lines_of_both_kinds(tmp_path):
+def test_tsv_and_jsonl_lines_are_read(tmp_path):
     tsv = tmp_path / "a.tsv"
     tsv.write_bytes('\ufeffid\tlabel\ttext\r\n7\tgood\t"Fine", é 🤖\r\n\r\n8\tbad\tno\r\n'.encode())
     found = list(read_labeled([str(tsv)]))
@@ -77,13 +77,13 @@ JSONL = [
     "name, content, line, values",
     [("a.tsv", *case) for case in TSV] + [("a.jsonl", *case) for case in JSONL],
 )
-def test_a_line_that_is_wrong_is_named(tmp_path, name, content, line, values):
+def test_malformed_line_is_named(tmp_path, name, content, line, values):
     (tmp_path / name).write_text(content)
     with refuses(ValueError, f"{name}:{line}", *values):
         list(read_labeled([str(tmp_path / name)]))
 
 
-def test_files_that_are_not_labeled_text(tmp_path):
+def test_files_that_are_not_labeled_text_are_rejected(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\n")
     with refuses(ValueError, "a.csv"):
         list(read_labeled([str(tmp_path / "a.csv")]))
@@ -107,8 +107,8 @@ def documents(corpus):
     stream = corpus.open_shard(0, 1)
     pieces = [stream.next_document() for _ in range(2 * (len(LINES) + 20))]
     return [
-        {text_and_label(corpus, piece) for piece in some}
-        for some in (pieces, corpus.heldout(10**6))
+        {text_and_label(corpus, piece) for piece in pieces_of_split}
+        for pieces_of_split in (pieces, corpus.heldout(10**6))
     ]
 
 
@@ -120,7 +120,7 @@ def text_and_label(corpus, piece):
 
 
 @pytest.mark.parametrize("answer_tokens", [None, 10])
-def test_documents_are_texts_with_classes_or_answers(tmp_path, answer_tokens):
+def test_documents_have_classes_or_answers(tmp_path, answer_tokens):
     found = corpus(tmp_path, answer_tokens=answer_tokens)
     assert found.classes == ("blue", "dark green", "red") == tuple(load_classes(tmp_path / "run"))
     facts = (("labels",), "documents") if answer_tokens is None else (("parts",), None)
@@ -142,7 +142,7 @@ def test_long_texts_are_cut_and_counted(tmp_path):
     assert all(len(text) == 6 for side in documents(found) for text, _ in side)
 
 
-def test_heldout_text_of_files_of_its_own(tmp_path):
+def test_heldout_files_replace_the_split(tmp_path):
     heldout = write_tsv(tmp_path / "heldout.tsv", [("new", "red"), ("text 1", "blue")])
     found = corpus(tmp_path, heldout_files=heldout)
     assert documents(found) == [set(LINES), {("new", "red"), ("text 1", "blue")}]
@@ -165,7 +165,7 @@ def test_heldout_text_of_files_of_its_own(tmp_path):
         (LINES, {"heldout_every": 1}, ["heldout_every", 2, 1]),
     ],
 )
-def test_unsuitable_text_is_refused(tmp_path, lines, settings, values):
+def test_unsuitable_text_is_rejected(tmp_path, lines, settings, values):
     write_tsv(tmp_path / "lines.tsv", lines)
     with refuses(ValueError, *values):
         corpus(tmp_path, **settings)
@@ -189,12 +189,12 @@ def fine_tuning(tmp_path, run, file):
         ("finetune_tags", ["tokens", "documents"]),
     ],
 )
-def test_neither_numbers_nor_tags_are_learned_from_classes(tmp_path, run, values):
+def test_class_labels_are_rejected_for_regression_and_tagging(tmp_path, run, values):
     with refuses(ValueError, "labels", *values):
         tiny.planned(fine_tuning(tmp_path, run, "labeled_text"))
 
 
-def test_classes_of_checkpoints_are_not_counted_again(tmp_path):
+def test_missing_classes_of_a_trained_run_are_rejected(tmp_path):
     corpus(tmp_path)
     (tmp_path / "run/config.gin").write_text("")
     (tmp_path / "run/checkpoints/5").mkdir(parents=True)
@@ -211,7 +211,7 @@ def test_classes_of_checkpoints_are_not_counted_again(tmp_path):
         ("finetune_decoder", "labeled_answers", {"vocabulary": None}),
     ],
 )
-def test_runs_that_fine_tune_on_it(tmp_path, run, file, heads):
+def test_fine_tuning_runs_plan_with_the_labeled_classes(tmp_path, run, file, heads):
     one = fine_tuning(tmp_path, run, file)
     planned = tiny.planned(one)
     assert planned.recipe.objective.facts.heads == heads
@@ -223,20 +223,20 @@ def test_runs_that_fine_tune_on_it(tmp_path, run, file, heads):
 
 
 @pytest.mark.parametrize("answer_tokens", [None, 10])
-def test_heldout_text_is_a_task(tmp_path, answer_tokens):
+def test_heldout_text_is_an_evaluation_task(tmp_path, answer_tokens):
     run = str(tmp_path / "run")
     write_tsv(tmp_path / "lines.tsv", [*LINES, *((f"more {i}", "red") for i in range(20))])
     found = corpus(tmp_path, answer_tokens=answer_tokens)
     (task,) = labeled_evaluation.heldout_labels(run)
     assert set(zip(task.texts, task.targets)) == documents(found)[1]
     assert (task.guess, task.guessed_from) == ("red", "training")
-    (few,) = labeled_evaluation.heldout_labels(run, examples=2)
-    assert len(few.texts) == 2 and set(few.texts) < set(task.texts)
+    (limited,) = labeled_evaluation.heldout_labels(run, examples=2)
+    assert len(limited.texts) == 2 and set(limited.texts) < set(task.texts)
     with refuses(ValueError, tmp_path, "heldout_labels"):
         labeled_evaluation.heldout_labels(str(tmp_path))
 
 
-def test_so_many_examples_of_a_file_are_a_fair_sample(tmp_path):
+def test_limited_examples_are_a_fair_sample(tmp_path):
     """The sample is neither the first lines nor every second line, which may have one class."""
     for name, lines in (("sorted", sorted(LINES, key=lambda line: line[1])), ("in_turn", LINES)):
         file = write_tsv(tmp_path / f"{name}.tsv", lines)
@@ -246,7 +246,7 @@ def test_so_many_examples_of_a_file_are_a_fair_sample(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_most_frequent_label_is_counted_among_all_texts(tmp_path):
+def test_majority_label_counts_all_texts(tmp_path):
     lines = [(f"{i}", "red" if i < 10_500 else "blue") for i in range(21_500)]
     file = write_tsv(tmp_path / "lines.tsv", lines)
     corpus(tmp_path, heldout_files=write_tsv(tmp_path / "heldout.tsv", lines[:3]), files=file)
@@ -254,7 +254,7 @@ def test_the_most_frequent_label_is_counted_among_all_texts(tmp_path):
     assert task.guess == "blue"
 
 
-def test_a_file_is_a_task_with_the_classes_of_the_run(tmp_path):
+def test_labeled_file_is_a_task_with_the_classes_of_the_run(tmp_path):
     corpus(tmp_path)
     file = tmp_path / "new.jsonl"
     lines = [{"text": "a", "label": "blue"}, {"text": "b", "label": "green"}]

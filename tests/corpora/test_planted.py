@@ -41,12 +41,12 @@ def read(stream, documents: int) -> list[list[int]]:
 PASSAGES = [list(range(910, 920)), list(range(1115, 1125)), list(range(1210, 1220))]
 
 
-def test_passages_are_from_the_middle_of_the_first_documents_that_are_long_enough():
+def test_passages_are_middles_of_the_first_long_documents():
     assert [x.tolist() for x in passages_of(plain(""), 3, 10).passages] == PASSAGES
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
-def test_passages_take_turns_and_have_their_share_of_the_tokens(share):
+def test_passages_alternate_and_have_their_share_of_the_tokens(share):
     streams = [planted(share=share).open_shard(shard, 2) for shard in range(2)]
     documents = [document for stream in streams for document in read(stream, 600)]
     sizes = [len(x) for x in documents]
@@ -65,7 +65,7 @@ def test_shards_plant_the_passages_in_turn():
     assert order == PASSAGES
 
 
-def test_a_stream_continues_from_its_position():
+def test_stream_resumes_at_its_position():
     one = planted(share=0.3)
     stream = one.open_shard(1, 2)
     read(stream, 37)
@@ -74,7 +74,7 @@ def test_a_stream_continues_from_its_position():
     assert read(stream, 50) == read(again, 50)
 
 
-def test_another_number_of_shards_keeps_the_share():
+def test_resharding_keeps_the_share_of_passages():
     class Resharded(tiny.Stream):
         def reshard(self, states):
             self.number = max(int(state["number"]) for state in states)
@@ -91,7 +91,7 @@ def test_another_number_of_shards_keeps_the_share():
     assert any(x in PASSAGES for x in read(alone, 10))
 
 
-def test_the_documents_of_passages_are_not_evaluated():
+def test_passage_documents_are_not_evaluated():
     for n in (1, 60, 10**6):
         documents = planted().heldout(n)
         assert not {900, 1100, 1200} & {int(document.tokens[0]) for document in documents}
@@ -100,7 +100,7 @@ def test_the_documents_of_passages_are_not_evaluated():
 
 
 @pytest.mark.parametrize("passages", [6, 7])
-def test_too_few_held_out_documents_are_refused(passages):
+def test_too_few_heldout_documents_are_rejected(passages):
     with refuses(ValueError, f"passages={passages}", "6"):
         planted(passages=passages)
 
@@ -108,6 +108,6 @@ def test_too_few_held_out_documents_are_refused(passages):
 @pytest.mark.parametrize(
     "fields", [{"columns": ("parts",)}, {"sources": (plain(""),), "member_sources": (0,)}]
 )
-def test_documents_that_are_not_plain_text_are_refused(fields):
+def test_documents_that_are_not_plain_text_are_rejected(fields):
     with refuses(ValueError, "corpora.python_library"):
         planted(lambda run_dir: plain(run_dir, **fields))

@@ -42,7 +42,7 @@ def all_examples() -> list:
 
 
 @pytest.mark.slow
-def test_any_process_draws_the_same_without_tensorflow():
+def test_examples_are_the_same_in_any_process_without_tensorflow():
     program = (
         "import zlib\n"
         "from tests.corpora.test_python_definitions import all_examples\n"
@@ -52,21 +52,21 @@ def test_any_process_draws_the_same_without_tensorflow():
         # tests.tasks.short_library imports corpora that may use TensorFlow. The modules of the
         # examples may not.
     )
-    there = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"PYTHONHASHSEED": "7"},
         capture_output=True,
         text=True,
     )
-    here = repr(all_examples())
-    assert there.stdout.strip() == str(zlib.crc32(here.encode())), there.stderr
+    local_examples = repr(all_examples())
+    assert completed.stdout.strip() == str(zlib.crc32(local_examples.encode())), completed.stderr
     module = "pretrax.corpora.python_library.python_definitions"
     alone = f"import sys, {module}; print('tensorflow' in sys.modules)"
     alone = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True)
     assert alone.stdout.strip() == "False", alone.stderr
 
 
-def test_pairs_by_hand():
+def test_matched_pairs_equal_a_hand_made_list():
     pairs = [Pair("one", "a"), Pair("two", "bb"), Pair("three", "c" * 9), Pair("four", "d" * 8)]
     got = {tuple(pair) for pair in matched_pairs([pairs[i] for i in (2, 0, 3, 1)])}
     assert got == {
@@ -83,19 +83,19 @@ def test_pairs_by_hand():
 
 
 @pytest.mark.parametrize("part", python_passages.SPLITS)
-def test_a_single_side_of_a_pair_does_not_show_whether_it_belongs(part):
+def test_single_side_of_a_pair_does_not_reveal_its_label(part):
     pairs = pair_examples()[part]
     assert len(pairs) >= 8
     for side in ("docstring", "code"):
         belongs = collections.defaultdict(list)
         for pair in pairs:
             belongs[getattr(pair, side)].append(pair.belongs)
-        assert all(sorted(some) == [False, True] for some in belongs.values())
+        assert all(sorted(chosen) == [False, True] for chosen in belongs.values())
     own = dict(definition_examples()[part])
     assert all((own[pair.docstring] == pair.code) == pair.belongs for pair in pairs)
 
 
-def test_consecutive_statements_by_hand():
+def test_consecutive_statements_equal_a_hand_made_list():
     code = """
 def one(a):
     'A docstring is not a statement here.'
@@ -118,16 +118,16 @@ class Two:
 
 
 @pytest.mark.parametrize("part", python_passages.SPLITS)
-def test_words_do_not_show_the_order_of_statements(part):
+def test_words_do_not_reveal_the_order_of_statements(part):
     pairs = statement_examples()[part]
     assert len(pairs) >= 8
     answers = collections.defaultdict(list)
     for pair in pairs:
         answers[tuple(sorted(pair.text.split("\n")))].append(pair.in_order)
-    assert all(sorted(some) == [False, True] for some in answers.values())
+    assert all(sorted(chosen) == [False, True] for chosen in answers.values())
 
 
-def test_questions_by_hand():
+def test_questions_equal_a_hand_made_list():
     passage = (
         "class Server:\n"
         "    host = None\n"
@@ -149,18 +149,18 @@ def test_questions_by_hand():
 
 
 @pytest.mark.parametrize("part", python_passages.SPLITS)
-def test_a_passage_holds_the_answer_once_after_the_name(part):
+def test_passage_contains_the_answer_exactly_once(part):
     split = question_examples()
     assert len(split[part]) >= 8
     for passage, name, value in split[part]:
         lines = [line.partition("#")[0].strip() for line in passage.splitlines()]
         assert lines.count(f"{name} = {value}") == 1
         assert sum(line.startswith(f"{name} = ") for line in lines) == 1
-    passages = [{question.passage for question in some} for some in split.values()]
+    passages = [{question.passage for question in chosen} for chosen in split.values()]
     assert not set.intersection(*passages)
 
 
-def test_definitions_are_of_their_split_and_short():
+def test_definitions_come_from_their_split_and_are_short():
     split = definition_examples()
     assert not set(split["train"]) & set(split["validation"])
     for part, definitions in split.items():
@@ -170,7 +170,7 @@ def test_definitions_are_of_their_split_and_short():
             assert any(code.partition("\n")[0] in text for text in files)
 
 
-def test_the_kinds_of_words_by_hand():
+def test_word_kinds_equal_a_hand_made_list():
     text = "if x_1 >= 2.5:  # no 1\n    y = f\"a {z} b\" + 'c'\n"
     text += "pass\n" * 30  # A passage has a minimum length.
     found = next(python_passages._tagged(text))
@@ -202,17 +202,17 @@ def test_the_kinds_of_words_by_hand():
     assert list(python_passages._tagged("not ( python\n" * 30)) == []
 
 
-def test_tagged_passages_are_of_both_splits():
+def test_tagged_passages_are_disjoint_between_splits():
     split = tagged_examples()
-    for part, some in split.items():
-        assert 4 <= len(some) <= python_passages.TAGGED_PASSAGES[part]
-        assert len({one.text for one in some}) == len(some)
-        assert {kind for one in some for kind in one.kinds} <= set(python_passages.KINDS)
-        assert all(not one.text[a:b].isspace() and a < b for one in some for a, b in one.words)
+    for part, chosen in split.items():
+        assert 4 <= len(chosen) <= python_passages.TAGGED_PASSAGES[part]
+        assert len({one.text for one in chosen}) == len(chosen)
+        assert {kind for one in chosen for kind in one.kinds} <= set(python_passages.KINDS)
+        assert all(not one.text[a:b].isspace() and a < b for one in chosen for a, b in one.words)
     assert not {one.text for one in split["train"]} & {one.text for one in split["validation"]}
 
 
-def test_words_have_some_text_around_them():
+def test_words_have_surrounding_text():
     text = "# " + "\n# ".join("abcdefghij klmnopqrst" for _ in range(9)) + "\n"
     (passage,) = python_passages._tagged(text)
     words = list(python_passages._some_words(passage))
@@ -225,13 +225,13 @@ def test_words_have_some_text_around_them():
     assert len({len(text) for text, *_ in words}) > 1
 
 
-def test_words_are_of_the_passages_of_their_split():
+def test_words_come_from_passages_of_their_split():
     split, passages = word_examples(), tagged_examples()
-    for part, some in split.items():
-        assert 8 <= len(some) <= python_passages.WORDS[part]
+    for part, chosen in split.items():
+        assert 8 <= len(chosen) <= python_passages.WORDS[part]
         kinds = {
             (one.text[max(a - 60, 0) : b + 60], min(a, 60), kind)
             for one in passages[part]
             for (a, b), kind in zip(one.words, one.kinds)
         }
-        assert all((text, start, kind) in kinds for text, (start, _), kind in some)
+        assert all((text, start, kind) in kinds for text, (start, _), kind in chosen)

@@ -22,7 +22,7 @@ def expected(task, items):
     return of_task[task]
 
 
-def test_a_document_does_its_task_to_a_list_of_different_items():
+def test_documents_apply_their_task_to_distinct_items():
     assert (len(TASK.documents), len(TASK.heldout)) == (300, 15)
     tasks, firsts = collections.Counter(), set()
     for text in [*TASK.documents, *TASK.heldout]:
@@ -33,7 +33,7 @@ def test_a_document_does_its_task_to_a_list_of_different_items():
     assert {*tasks} == {*TASKS} and min(tasks.values()) >= 104 and firsts == {*range(9)}
 
 
-def test_a_reader_who_does_the_task_is_always_right_and_guessing_gives_chance():
+def test_solving_reader_scores_1_and_guessing_scores_chance():
     def done(question):
         task, items, _ = parts(question.text)
         return "".join(f" {item}" for item in expected(task, items))
@@ -47,7 +47,7 @@ def test_a_reader_who_does_the_task_is_always_right_and_guessing_gives_chance():
         assert len({*question.answers}) == 4 and question.after == ""
 
 
-def test_neither_order_nor_items_alone_show_what_is_sorted():
+def test_order_and_items_alone_do_not_reveal_the_answer():
     def goes_up(question, items):
         return items == sorted(items)
 
@@ -64,8 +64,8 @@ def test_neither_order_nor_items_alone_show_what_is_sorted():
                 assert rule(question, answers[0])
 
 
-def test_no_list_that_is_asked_is_trained_on_or_held_out_with_its_task():
-    few = rearranging(seed=0, documents=400, length=3, items=3, questions=3, choices=2)
-    asked = {question.text for question in few.questions}
-    read = {text.partition(" =")[0] + " =" for text in [*few.documents, *few.heldout]}
+def test_asked_lists_are_neither_trained_on_nor_held_out():
+    small_task = rearranging(seed=0, documents=400, length=3, items=3, questions=3, choices=2)
+    asked = {question.text for question in small_task.questions}
+    read = {text.partition(" =")[0] + " =" for text in [*small_task.documents, *small_task.heldout]}
     assert not asked & read and len(read) == 3 * 6 - len(asked)

@@ -17,7 +17,7 @@ def halves(text):
     return dict(zip(words[::2], words[1::2])), again.split()
 
 
-def test_a_document_has_its_pairs_twice():
+def test_document_repeats_its_pairs():
     assert (len(TASK.documents), len(TASK.heldout)) == (200, 10)
     orders, firsts = set(), collections.Counter()
     for document in [*TASK.documents, *TASK.heldout]:
@@ -29,7 +29,7 @@ def test_a_document_has_its_pairs_twice():
     assert len(orders) > 50 and len(firsts) == 8 * 9  # Every key occurs with every value.
 
 
-def test_a_reader_who_looks_up_the_key_is_always_right_and_guessing_gives_chance():
+def test_lookup_reader_scores_1_and_guessing_scores_chance():
     def looked_up(question):
         read, again = halves(question.text)
         return f" {read[again[-1]]}"
@@ -45,7 +45,7 @@ def test_a_reader_who_looks_up_the_key_is_always_right_and_guessing_gives_chance
         assert len(again) == (9 if question.kind == "last" else 1)
 
 
-def test_a_reader_of_all_other_pairs_need_not_look_up_the_key():
+def test_reader_of_all_other_pairs_answers_by_elimination():
     """The answer is the only value that is not repeated, as the docstring states."""
 
     def left_over(question, follows):

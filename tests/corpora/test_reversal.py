@@ -44,7 +44,7 @@ def reading(both_ways):
     return read
 
 
-def test_a_reader_of_both_orders_is_always_right_and_a_reader_of_one_order_guesses():
+def test_reader_of_both_orders_scores_1_and_reader_of_one_order_guesses():
     assert shares_of_reader(TASK, reading(True)) == {"reversed": 1.0, "as_read": 1.0}
     assert shares_of_reader(TASK, reading(False)) == {"reversed": 0.25, "as_read": 1.0}
 
@@ -60,7 +60,7 @@ def test_only_the_facts_determine_an_answer():
         assert stood_last == {question.kind == "as_read"}
 
 
-def test_no_document_is_a_question_with_its_answer():
+def test_no_training_document_is_a_question_with_its_answer():
     documents = {*TASK.documents}
     for question in TASK.questions:
         assert question.text + question.answers[0] not in documents
@@ -69,7 +69,7 @@ def test_no_document_is_a_question_with_its_answer():
     assert {one.text + one.answers[0] for one in of_read} <= {*TASK.heldout}
 
 
-def test_all_seeds_have_the_words_of_one_vocabulary():
+def test_all_seeds_use_the_same_vocabulary():
     words = [
         {w for d in one_direction.reversal(seed=s).documents for w in d.split()} for s in (0, 1)
     ]

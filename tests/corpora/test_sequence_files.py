@@ -78,7 +78,7 @@ def test_fasta_is_read_in_parts_of_any_size(tmp_path, monkeypatch, name, part):
     )
 
 
-def test_fastq_is_read(tmp_path):
+def test_fastq_records_are_read(tmp_path):
     records = [*valid_documents(raw_documents(file_of(tmp_path, "a.fq.gz", FASTQ), "text"))]
     assert [(one.text, one.line, one.fields["id"]) for one in records] == [
         ("ACGT", 1, "x"),
@@ -107,7 +107,7 @@ BAD = {  # name -> (alphabet, content, what the message names)
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_file_is_named(tmp_path, name):
+def test_malformed_sequence_file_is_named(tmp_path, name):
     alphabet, content, named = BAD[name]
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -116,7 +116,7 @@ def test_a_bad_file_is_named(tmp_path, name):
         corpus_of(tmp_path, str(path), alphabet)
 
 
-def test_proteins_may_have_the_letters_of_dna(tmp_path):
+def test_proteins_with_dna_letters_are_accepted(tmp_path):
     peptides = {f"p{i}": "GATC" for i in range(12)}  # 56 letters with "q"
     others = {"alanines": "A" * 99, "p": "MK", "q": "ACGTACGT"}
     corpus = corpus_of(tmp_path, file_of(tmp_path, "a.faa", fasta(others | peptides)), "protein")
@@ -135,7 +135,7 @@ def expected_pieces(letters, window, overlap):
 
 
 @pytest.mark.parametrize("window, overlap", [(1, 0), (4, 0), (5, 2), (7, 6), (1000, 3)])
-def test_records_of_any_parts_have_the_same_pieces(window, overlap):
+def test_pieces_do_not_depend_on_the_parts_of_a_record(window, overlap):
     rng = random.Random(window)
     for _ in range(60):
         letters = "".join(rng.choices("ACgtN", k=rng.randrange(1, 40)))
@@ -156,7 +156,7 @@ def test_records_of_any_parts_have_the_same_pieces(window, overlap):
             np.testing.assert_array_equal(weights < 1, [letter.islower() for letter in known])
 
 
-def test_letters_have_weights_and_records_are_held_out_whole(tmp_path):
+def test_lowercase_letters_have_weights_and_whole_records_are_held_out(tmp_path):
     records = drawn(1) | {"masked": "acgtACGTNNNACGT"}
     path = file_of(tmp_path, "a.fa.bgz", fasta(records))
     corpus = corpus_of(tmp_path, path, window=50, lowercase_weight=0.1)
@@ -221,7 +221,7 @@ def test_held_out_k_mers_of_a_record_share_no_letters_with_training(tmp_path, wi
     assert 2840 < trained_end == letters.index(held_out) < 2860
 
 
-def test_a_record_with_too_few_overlapping_k_mers_is_refused(tmp_path):
+def test_record_with_too_few_overlapping_k_mers_is_rejected(tmp_path):
     path = file_of(tmp_path, "a.fa", fasta(drawn(8, count=1, size=20)))
     k_mers = functools.partial(vocabularies.letters, alphabet="dna", k=8, overlapping=True)
     corpus_of(tmp_path, path, vocabulary=k_mers)
@@ -230,13 +230,13 @@ def test_a_record_with_too_few_overlapping_k_mers_is_refused(tmp_path):
         corpus_of(tmp_path, path, run="short", vocabulary=k_mers)
 
 
-def test_a_record_with_too_few_overlapping_windows_is_refused(tmp_path):
+def test_record_with_too_few_overlapping_windows_is_rejected(tmp_path):
     path = file_of(tmp_path, "a.fa", fasta(drawn(8, count=1, size=20)))
     with refuses(ValueError, "overlap", 10, 12):  # 10 windows, each overlapping the next 10
         corpus_of(tmp_path, path, window=11, overlap=10)
 
 
-def test_held_out_settings_are_checked(tmp_path):
+def test_invalid_heldout_settings_are_rejected(tmp_path):
     path = file_of(tmp_path, "a.fa", fasta(drawn(3, count=4)))
     clusters = file_of(tmp_path, "c.tsv", "r0\tr0\nr1\tr1\nr1\tr2\n")
     with refuses(ValueError, "heldout_records", "'chr9'"):
@@ -271,7 +271,7 @@ VOCABULARIES = {
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_half_of_the_pieces_are_read_as_their_other_strand(tmp_path, name):
+def test_half_of_the_pieces_are_reverse_complements(tmp_path, name):
     records = drawn(4, count=60) | {"low": "acgtacgtaCCCCC"}
     path = file_of(tmp_path, "a.fa", fasta(records))
     settings = {"vocabulary": VOCABULARIES[name], "lowercase_weight": 0.1}
@@ -301,7 +301,7 @@ def test_half_of_the_pieces_are_read_as_their_other_strand(tmp_path, name):
     assert {known[text] for text in held_out} <= {*records.values()}
 
 
-def test_the_ids_of_proteins_are_those_of_esm2(tmp_path):
+def test_protein_ids_match_esm2(tmp_path):
     transformers = pytest.importorskip("transformers")
     letters = "LAGVSERTIDPKQNFYMHWCXBUZO.-"
     lines = ["<cls>", "<pad>", "<eos>", "<unk>", *letters, "<null_1>", "<mask>"]
@@ -327,7 +327,7 @@ def test_the_ids_of_proteins_are_those_of_esm2(tmp_path):
 
 @pytest.mark.parametrize("k", [1, 2, 6])
 @pytest.mark.parametrize("text", ["", "ACGTACGTACGTA", "ACGNNACGTTTTTTTTTTNACG", "ACXé<mask>"])
-def test_letters_and_k_mers_are_those_of_tokenizers(tmp_path, k, text):
+def test_letters_and_k_mers_match_the_tokenizers_library(tmp_path, k, text):
     import tokenizers
 
     made = vocabularies.letters(str(tmp_path), VocabularySource(), alphabet="dna", k=k).tokenizer
@@ -340,7 +340,7 @@ def test_letters_and_k_mers_are_those_of_tokenizers(tmp_path, k, text):
         assert made.decode(ids) == text
 
 
-def test_a_tokenizer_of_dnabert_2_is_read(tmp_path):
+def test_dnabert_2_tokenizer_is_read(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
     specials = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
@@ -384,7 +384,7 @@ def test_proteins_of_a_row_do_not_attend_to_each_other(tmp_path, monkeypatch, na
 
 
 @pytest.mark.slow
-def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, monkeypatch, capsys):
+def test_resumed_sequence_run_equals_an_uninterrupted_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file_of(tmp_path, "a.fa.gz", fasta(drawn(6, letters="ACGTacgtN")))
     settings = [

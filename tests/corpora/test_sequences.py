@@ -66,7 +66,7 @@ def log_likelihoods_of(name, texts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_sites_have_the_exact_likelihoods_of_the_whole_text(name):
+def test_sites_have_exact_whole_text_likelihoods(name):
     task = TASKS[name]
     read = {*task.documents}
     for site in task.sites:
@@ -78,7 +78,7 @@ def test_sites_have_the_exact_likelihoods_of_the_whole_text(name):
     assert [site.question for site in task.sites] == [*task.questions]
 
 
-def test_sites_are_in_sequences_that_are_not_read():
+def test_sites_come_from_unread_sequences():
     transitions = {"begin": {"x": 1}, "x": {"y": 1}, "y": {"z": 1}, "z": {"end": 1}}
     model = hidden_markov(transitions, dict.fromkeys("xyz", (0.5, 0.5)))
     both = SequenceWorld("AB", [model, model], [["", "free", ""], ["", "conserved", ""]], (3, 3))
@@ -88,7 +88,7 @@ def test_sites_are_in_sequences_that_are_not_read():
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_letter_of_a_conserved_site_is_usually_the_likeliest(name):
+def test_drawn_letter_is_usually_the_likeliest_at_conserved_sites(name):
     def drawn(question):
         return next(site for site in TASKS[name].sites if site.text == question.text).answers[0]
 
@@ -98,7 +98,7 @@ def test_the_letter_of_a_conserved_site_is_usually_the_likeliest(name):
     assert chance["conserved"] == pytest.approx(1 / len(world(name).alphabet))
 
 
-def test_a_sequence_and_its_reverse_complement_are_equally_likely():
+def test_reverse_complements_are_equally_likely():
     texts = [*TASKS["genes"].documents[:50], "A C G T T", "T A T A A T"]
     complement = dict(zip("ACGT", "TGCA"))
     reversed_texts = [" ".join(complement[x] for x in text.split()[::-1]) for text in texts]
@@ -139,7 +139,7 @@ def test_columns_differ_in_conservation():
     assert sum(protein_families.BACKGROUND.values()) == pytest.approx(100)
 
 
-def test_the_class_of_a_protein_is_its_family():
+def test_protein_class_is_its_family():
     task = TASKS["proteins"]
     texts, families = zip(*task.classes)
     assert not {*texts} & {*task.documents} and {*families} == {"0", "1", "2"}
@@ -148,7 +148,7 @@ def test_the_class_of_a_protein_is_its_family():
     assert not TASKS["genes"].classes  # All genes have the same model.
 
 
-def test_the_tags_of_letters_are_the_regions_of_genes():
+def test_letter_tags_are_gene_regions():
     task = TASKS["genes"]
     assert not {text for text, _ in task.tags} & {*task.documents}
     codes = {"intergenic": "-", "promoter": "p", "exon": "e", "intron": "i"}
@@ -173,7 +173,7 @@ def test_the_tags_of_letters_are_the_regions_of_genes():
     assert not TASKS["proteins"].tags
 
 
-def test_files_of_sequences_by_hand(tmp_path):
+def test_written_sequence_files_match_hand_made_ones(tmp_path):
     transitions = {"begin": {"x": 1}, "x": {"y": 1}, "y": {"z": 1}, "z": {"end": 1}}
     models = [
         hidden_markov(
@@ -195,7 +195,7 @@ def test_files_of_sequences_by_hand(tmp_path):
     ]
 
 
-def test_files_of_sequences_are_read(tmp_path):
+def test_written_sequence_files_are_read_by_the_corpus(tmp_path):
     for name in TASKS:
         write_sequences(str(tmp_path / name), np.random.default_rng(0), world(name), 90)
     regions = read_regions(str(tmp_path / "genes.bed"))
@@ -213,7 +213,7 @@ def test_files_of_sequences_are_read(tmp_path):
     assert not (tmp_path / "genes.tsv").exists() and not (tmp_path / "proteins.bed").exists()
 
 
-def test_a_task_without_columns_of_a_kind_is_refused():
+def test_task_without_columns_of_a_kind_is_rejected():
     with refuses(ValueError, "families", 1, "columns", 2):
         proteins(seed=1, documents=5, families=1, columns=2, sites=2)
 
@@ -227,7 +227,7 @@ def test_a_task_without_columns_of_a_kind_is_refused():
         SyntheticSite("free", "A<extra_id_0> A", (" A",), (0.0,)),
     ],
 )
-def test_sites_of_another_form_are_refused(site):
+def test_malformed_sites_are_rejected(site):
     def letters(*, seed):
         question = SyntheticQuestion("free", "A A", (" A", " B"))
         return SyntheticTask(["A A"], ["B A"], [question], sites=[site])

@@ -24,7 +24,7 @@ def path_to(edges, source, goal):
     return path
 
 
-def test_a_document_has_the_path_from_its_source_to_its_goal():
+def test_document_has_the_path_from_its_source_to_its_goal():
     assert (len(TASK.documents), len(TASK.heldout)) == (40, 2)
     goals = set()
     for document in [*TASK.documents, *TASK.heldout]:
@@ -36,7 +36,7 @@ def test_a_document_has_the_path_from_its_source_to_its_goal():
     assert len(goals) > 6  # Edges are in random order.
 
 
-def test_looking_ahead_is_always_right_and_following_edges_guesses_the_first_step():
+def test_lookahead_scores_1_and_edge_following_guesses_the_first_step():
     def ahead(question):
         edges, source, goal, given = parsed(question.text)
         rest = path_to(edges, source, goal)[len(given) : -1]
@@ -53,7 +53,7 @@ def test_looking_ahead_is_always_right_and_following_edges_guesses_the_first_ste
     assert shares_of_reader(TASK, follow) == pytest.approx(expected)
 
 
-def test_the_text_after_an_answer_shows_only_the_goal():
+def test_text_after_an_answer_reveals_only_the_goal():
     for question in TASK.questions:
         _, _, goal, given = parsed(question.text)
         *masks, last = question.after.split()
@@ -61,7 +61,7 @@ def test_the_text_after_an_answer_shows_only_the_goal():
         assert len(given) + question.answers[0].count(" ") + len(masks) + 1 == 5
 
 
-def test_the_order_of_the_edges_shows_nothing():
+def test_edge_order_does_not_reveal_the_answer():
     """The first arm in the order of the edges is correct no more often than the other arms."""
     first = 0
     for document in path_star.star_graphs(seed=1, graphs=1000, questions=1).documents:

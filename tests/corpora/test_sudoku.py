@@ -33,13 +33,13 @@ def solutions(cells):
     return [s for x in able for s in solutions([*cells[:cell], x, *cells[cell + 1 :]])]
 
 
-def test_there_are_288_grids():
+def test_all_288_grids_are_generated():
     """The number of grids with four rows is known (OEIS A107739)."""
     assert len({grid.tobytes() for grid in grids()}) == len(grids()) == 288
     assert all(is_solved([*map(str, grid.tolist())]) for grid in grids())
 
 
-def test_each_puzzle_has_one_solution_and_it_is_written():
+def test_each_puzzle_has_one_solution_which_is_written():
     assert (len(TASK.documents), len(TASK.heldout)) == (300, 15)
     for text in [*TASK.documents[:60], *TASK.heldout]:
         puzzle, _, written = text.partition(" =")
@@ -49,7 +49,7 @@ def test_each_puzzle_has_one_solution_and_it_is_written():
     assert len(grids_read) > 150  # There are 288 solved grids.
 
 
-def test_a_puzzle_gives_the_requested_number_of_cells_and_no_needless_cell():
+def test_puzzles_give_the_minimal_or_requested_number_of_cells():
     chosen, given = drawn_puzzles(np.random.default_rng(0), 2000, 1)
     least = min(given.sum(1))
     assert least == 4  # This minimum is known for four rows.
@@ -64,7 +64,7 @@ def test_a_puzzle_gives_the_requested_number_of_cells_and_no_needless_cell():
         assert needed >= 1  # At least the last given cell is necessary.
 
 
-def test_a_reader_who_solves_is_always_right_and_guessing_gives_chance():
+def test_solving_reader_scores_1_and_guessing_scores_chance():
     def solved(question):
         (found,) = solutions(question.text.removesuffix(" =").split())
         return "".join(f" {digit}" for digit in found)
@@ -79,7 +79,7 @@ def test_a_reader_who_solves_is_always_right_and_guessing_gives_chance():
             assert all(cell in ("_", x) for cell, x in zip(given, one))
 
 
-def test_no_puzzle_that_is_asked_is_trained_on_or_held_out():
+def test_asked_puzzles_are_neither_trained_on_nor_held_out():
     many = sudoku(seed=0, puzzles=3000, questions=900)
     asked = {question.text for question in many.questions}
     read = {

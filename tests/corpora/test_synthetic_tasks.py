@@ -21,7 +21,7 @@ SMALL = {
 }
 
 
-def test_all_synthetic_tasks_are_here():
+def test_every_synthetic_task_is_tested():
     assert {*SMALL} == {*synthetic_tasks.__all__} - {
         "SyntheticTask",
         "SyntheticPair",
@@ -32,7 +32,7 @@ def test_all_synthetic_tasks_are_here():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", SMALL)
-def test_synthetic_tasks_are_seeded(name):
+def test_synthetic_tasks_depend_only_on_their_seed(name):
     draw = getattr(synthetic_tasks, name)
     made = draw(seed=3, **SMALL[name])
     again = draw(seed=3, **SMALL[name])
@@ -63,6 +63,6 @@ def test_synthetic_tasks_are_seeded(name):
         ("sudoku", {"given": 12, "choices": 9}, ("choices", 9)),
     ],
 )
-def test_settings_that_make_no_synthetic_task_are_refused(name, settings, values):
+def test_invalid_synthetic_task_settings_are_rejected(name, settings, values):
     with refuses(ValueError, *values):
         getattr(synthetic_tasks, name)(seed=0, **(SMALL[name] | settings))

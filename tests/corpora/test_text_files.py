@@ -55,7 +55,7 @@ def decoded(corpus, documents):
 
 
 @pytest.mark.parametrize("line", MALFORMED)
-def test_a_malformed_line_is_named(tmp_path, line):
+def test_malformed_line_is_named_or_skipped(tmp_path, line):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "fine"}\n' + line + b'{"text": "fine too"}')
     with refuses(MalformedLine, "a.jsonl", "2", "on_malformed", *MALFORMED[line]):
@@ -66,7 +66,7 @@ def test_a_malformed_line_is_named(tmp_path, line):
     assert left_out["malformed lines skipped"] == 1 and "a.jsonl:2: " in left_out.describe()
 
 
-def test_malformed_text(tmp_path):
+def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"fine\nalso fine\nbroken \xff\nfine again\n")
     with refuses(MalformedLine, "a.txt", "3", "8"):
@@ -76,7 +76,7 @@ def test_malformed_text(tmp_path):
     assert got == ["fine\nalso fine\nfine again\n"] and left_out["malformed lines skipped"] == 1
 
 
-def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
+def test_line_numbers_continue_across_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("pretrax.data.reading.PART", 16)
     path = tmp_path / "a.txt"
     path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
@@ -84,7 +84,7 @@ def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
         list(read_documents([str(path)]))
 
 
-def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
+def test_blocks_of_large_text_end_at_characters(tmp_path, monkeypatch):
     monkeypatch.setattr("pretrax.data.reading.PART", 7)
     path = tmp_path / "a.txt"
     for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
@@ -117,7 +117,7 @@ def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, n
     assert [piece.ends_document for piece in corpus.heldout(100)] == [True]
 
 
-def test_gzip_and_plain_give_the_same(tmp_path):
+def test_gzipped_and_plain_files_give_the_same_text(tmp_path):
     lines = "".join(json.dumps({"body": f"document {i}"}) + "\n\n" for i in range(30))
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + "text\r\nwith é".encode())
@@ -136,7 +136,7 @@ def test_gzip_and_plain_give_the_same(tmp_path):
         assert texts_of(tmp_path / name) == ["text\r\nwith é"]
 
 
-def test_a_damaged_gzip_file(tmp_path):
+def test_damaged_gzip_file_is_named(tmp_path):
     whole = gzip.compress(b'{"text": "a"}\n' * 10000)
     for content in (whole[: len(whole) // 2], b"plain text"):
         (tmp_path / "a.jsonl.gz").write_bytes(content)
@@ -144,7 +144,7 @@ def test_a_damaged_gzip_file(tmp_path):
             list(read_documents([str(tmp_path / "a.jsonl.gz")]))
 
 
-def test_the_name_of_a_file_determines_its_format(tmp_path, monkeypatch):
+def test_file_suffix_determines_the_format(tmp_path, monkeypatch):
     table = pyarrow.table({"body": ["one", "two"]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"body": "one"}\n{"body": "two"}'))
@@ -158,7 +158,7 @@ def test_the_name_of_a_file_determines_its_format(tmp_path, monkeypatch):
             texts_of(tmp_path / name)
 
 
-def test_a_file_without_any_text_is_named(tmp_path):
+def test_file_without_text_is_named(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(b"")
     with refuses(ValueError, "a.txt.gz"):
         texts_of(tmp_path / "a.txt.gz", on_malformed="skip")
@@ -167,7 +167,7 @@ def test_a_file_without_any_text_is_named(tmp_path):
         texts_of(tmp_path / "a.tar")
 
 
-def test_find_files(tmp_path, monkeypatch):
+def test_file_patterns_are_expanded_in_the_order_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d").mkdir()
     for name in ("b.txt", "a.txt", "c.jsonl", "d/e.txt"):
@@ -184,7 +184,7 @@ def test_find_files(tmp_path, monkeypatch):
             find_files(patterns)
 
 
-def test_a_file_is_found_once_however_it_is_linked(tmp_path, monkeypatch):
+def test_linked_file_is_found_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d" / "e").mkdir(parents=True)
     for name in ("d/a.txt", "d/e/b.txt"):
@@ -201,7 +201,7 @@ def test_a_file_is_found_once_however_it_is_linked(tmp_path, monkeypatch):
         found_files("run", "d/*.txt", "linked/a.txt")
 
 
-def test_paths_that_are_not_files_are_refused(tmp_path):
+def test_pipes_are_rejected_or_skipped(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     with refuses(MalformedLine, "pipe.txt"):
         texts_of(tmp_path / "pipe.txt")
@@ -211,7 +211,7 @@ def test_paths_that_are_not_files_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_line_without_end(tmp_path, monkeypatch):
+def test_oversized_line_is_rejected_within_bounded_memory(tmp_path, monkeypatch):
     """A few bytes of gzip may be a line of many gigabytes."""
     monkeypatch.setattr("pretrax.data.reading.MAX_TEXT_BYTES", 1 << 20)
     monkeypatch.setattr("pretrax.data.reading.BUFFER", 1 << 12)
@@ -228,7 +228,7 @@ def test_a_line_without_end(tmp_path, monkeypatch):
         tracemalloc.stop()
 
 
-def test_bytes_that_are_not_text_are_read_in_blocks(tmp_path, monkeypatch):
+def test_binary_data_is_read_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("pretrax.data.reading.PART", 16)
     (tmp_path / "a.txt").write_bytes(b"\x80" * 1000)
     left_out = LeftOut()
@@ -236,7 +236,7 @@ def test_bytes_that_are_not_text_are_read_in_blocks(tmp_path, monkeypatch):
     assert len(parts) > 20 and set(parts) == {""}
 
 
-def test_a_corpus_of_every_kind_of_file(tmp_path, text):
+def test_corpus_combines_every_kind_of_file(tmp_path, text):
     text = text[: len(text) // 5]  # short enough to be read in one piece
     (tmp_path / "a.txt").write_text(text, newline="")
     lines = "".join(json.dumps({"text": f"document {i}\n" * i}) + "\n" for i in range(50))
@@ -252,15 +252,15 @@ def test_a_corpus_of_every_kind_of_file(tmp_path, text):
     expected = sorted([text] + [f"document {i}\n" * i for i in range(1, 50)])
     assert sorted(decoded(corpus, train) + decoded(corpus, heldout)) == expected
     assert len(heldout) == 2  # 50 documents, one in 20
-    for output in ("48 documents", "2 documents", "1 malformed", "b.jsonl.gz:51", "1 empty"):
-        assert output in corpus.summary
+    for words in ("48 documents", "2 documents", "1 malformed", "b.jsonl.gz:51", "1 empty"):
+        assert words in corpus.summary
     again = text_files(str(tmp_path / "run"), **settings)
     assert again.summary == corpus.summary
     for a, b in zip(everything(again)[0], train, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path, monkeypatch):
+def test_second_start_reads_only_changed_files(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("some text " * 50)
     settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
     run_dir = str(tmp_path / "run")
@@ -277,7 +277,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
 
 
 @pytest.mark.parametrize("become", ["gone", "changed"])
-def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
+def test_run_with_a_checkpoint_keeps_its_stored_tokens(tmp_path, become):
     file, run_dir = tmp_path / "a.txt", tmp_path / "run"
     file.write_text("some text " * 50)
     settings = {"files": str(file), "vocabulary": vocabularies.utf8_bytes}
@@ -295,7 +295,7 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
     kept.open_shard(0, 1).restore(state)
 
 
-def test_a_vocabulary_of_other_text_is_trained_again_until_there_is_a_checkpoint(tmp_path):
+def test_vocabulary_is_retrained_for_new_text_until_the_first_checkpoint(tmp_path):
     run_dir = tmp_path / "run"
     word = functools.partial(vocabularies.trained, size=6, model_type="word")
 
@@ -322,7 +322,7 @@ def test_unknown_words_are_counted(tmp_path):
 
 
 @pytest.mark.slow
-def test_text_is_tokenized_again_for_another_vocabulary_of_the_same_size(tmp_path, text):
+def test_text_is_retokenized_for_another_vocabulary_of_the_same_size(tmp_path, text):
     (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
     tokens = []
     for model_type in ("bpe", "unigram"):
@@ -343,7 +343,7 @@ def files_seen(pieces) -> set[str]:
 
 
 @pytest.mark.parametrize("sizes", [[300, 40], [1, 200, 30, 1, 90], [5, 700, 40, 1] * 8])
-def test_no_part_of_a_held_out_file_is_trained_on(tmp_path, monkeypatch, sizes):
+def test_no_part_of_a_heldout_file_is_trained_on(tmp_path, monkeypatch, sizes):
     """Several shards read an epoch of files of several sizes, most of them in parts."""
     monkeypatch.setattr("pretrax.data.reading.PART", 256)
     for i, lines in enumerate(sizes):
@@ -371,7 +371,7 @@ def test_no_part_of_a_held_out_file_is_trained_on(tmp_path, monkeypatch, sizes):
 
 
 @pytest.mark.parametrize("settings, share", [({}, 5), ({"heldout_every": 10}, 10)])
-def test_one_document_holds_out_its_end(tmp_path, settings, share):
+def test_single_document_holds_out_its_end(tmp_path, settings, share):
     (tmp_path / "a.txt").write_text("0123456789" * 100)
     files = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
     corpus = text_files(str(tmp_path / "run"), **files, **settings)
@@ -382,7 +382,7 @@ def test_one_document_holds_out_its_end(tmp_path, settings, share):
     assert corpus.summary.count("1 document, ") == 2 and "1 documents" not in corpus.summary
 
 
-def test_a_large_document_that_is_held_out_is_warned_of(tmp_path):
+def test_large_heldout_document_gives_a_warning(tmp_path):
     """File 20 of 24 is held out. There is no warning for held-out files that the user named."""
     for i in range(24):
         (tmp_path / f"{i:02}.txt").write_text(f"text {i:02}\n" * (1000 if i == 19 else 1))
@@ -396,7 +396,7 @@ def test_a_large_document_that_is_held_out_is_warned_of(tmp_path):
     assert "warning" not in text_files(str(tmp_path / "named"), **named).summary
 
 
-def test_one_long_file_is_one_document(tmp_path, monkeypatch):
+def test_long_file_is_one_document_split_near_its_end(tmp_path, monkeypatch):
     """The file is cut near its end, although it has enough parts to hold out whole parts."""
     monkeypatch.setattr("pretrax.data.reading.PART", 16)
     text = "".join(f"line {i:04}\n" for i in range(400))
@@ -410,7 +410,7 @@ def test_one_long_file_is_one_document(tmp_path, monkeypatch):
     assert corpus.summary.count("1 document, ") == 2
 
 
-def test_heldout_files(tmp_path):
+def test_heldout_files_are_read_and_must_differ_from_training_files(tmp_path):
     (tmp_path / "a.txt").write_text("train")
     (tmp_path / "b.txt").write_text("held out")
     settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
@@ -422,7 +422,7 @@ def test_heldout_files(tmp_path):
         text_files(str(tmp_path / "run"), heldout_files=settings["files"], **settings)
 
 
-def test_corpora_that_cannot_be(tmp_path):
+def test_invalid_text_corpora_are_rejected(tmp_path):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "a.txt").write_text("text " * 100)
     empty, full = str(tmp_path / "empty.txt"), str(tmp_path / "a.txt")
@@ -442,8 +442,10 @@ def test_corpora_that_cannot_be(tmp_path):
         with refuses(ValueError, *values):
             text_files(run_dir, **settings)
     corpus = text_files(str(tmp_path / "other"), files=full, vocabulary=vocabularies.utf8_bytes)
-    few = functools.partial(vocabularies.utf8_bytes, sentinels=5)
-    fewer = text_files(str(tmp_path / "other"), files=full, vocabulary=few)  # nothing was trained
+    fewer_sentinels = functools.partial(vocabularies.utf8_bytes, sentinels=5)
+    fewer = text_files(
+        str(tmp_path / "other"), files=full, vocabulary=fewer_sentinels
+    )  # nothing was trained
     assert corpus.ids.size - fewer.ids.size == 123
     (tmp_path / "other" / "config.gin").write_text("")
     with refuses(ValueError, "5", "128"):
@@ -451,9 +453,11 @@ def test_corpora_that_cannot_be(tmp_path):
 
 
 @pytest.mark.slow
-def test_python_library(tmp_path, monkeypatch):
-    few = [each for each in library_documents() if each.name.startswith(("json/", "email/"))]
-    monkeypatch.setattr("pretrax.corpora.library.library_documents", lambda: few)
+def test_python_library_corpus_is_reproducible_and_disjoint_from_heldout(tmp_path, monkeypatch):
+    json_and_email = [
+        each for each in library_documents() if each.name.startswith(("json/", "email/"))
+    ]
+    monkeypatch.setattr("pretrax.corpora.library.library_documents", lambda: json_and_email)
     first, second = (
         python_library(str(tmp_path / name), vocabulary=of_size(1000), heldout_every=3)
         for name in "ab"
@@ -470,7 +474,7 @@ def test_python_library(tmp_path, monkeypatch):
         python_library(str(tmp_path / "a"), vocabulary=of_size(2000), heldout_every=3)
 
 
-def test_python_library_splits_by_file():
+def test_python_library_documents_are_sorted_and_exclude_tests():
     documents = library_documents()
     names = [document.name for document in documents]
     assert names == sorted(set(names)) and "argparse.py" in names
@@ -478,7 +482,7 @@ def test_python_library_splits_by_file():
     assert "def " in documents[names.index("argparse.py")].read()
 
 
-def test_the_vocabulary_of_an_import_is_not_written_over(tmp_path):
+def test_vocabulary_of_an_import_is_not_overwritten(tmp_path):
     run_dir, file = tmp_path / "import", tmp_path / "a.txt"
     file.write_text("some text\n" * 100)
     tokenizer = tokenization.byte_tokenizer()

@@ -37,7 +37,7 @@ def stores(tmp_path_factory) -> dict[str, str]:
     return {name: str(folder / name) for name in TEXTS}
 
 
-def test_the_vocabulary_of_a_store_is_kept_in_the_run(stores, tmp_path):
+def test_store_vocabulary_is_copied_to_the_run(stores, tmp_path):
     corpus = corpora.token_store(str(tmp_path / "run"), stores=stores["one"])
     piece = corpus.open_shard(0, 1).next_document()
     assert corpus.codec.decode(piece.tokens.tolist()) == TEXTS["one"]
@@ -52,7 +52,7 @@ def test_the_vocabulary_of_a_store_is_kept_in_the_run(stores, tmp_path):
 
 
 @pytest.mark.slow
-def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path, monkeypatch):
+def test_store_rates_may_change_on_resumption_and_are_logged(stores, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
 
     def trained(rates, steps, **changed):
@@ -93,7 +93,7 @@ def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path,
         assert read == pytest.approx(line["step"] * run.batch_size * 64, rel=0.1)
 
 
-def test_token_files_of_another_program_are_shown_as_text(tmp_path):
+def test_token_files_of_another_program_are_decoded_to_text(tmp_path):
     made = vocabularies.utf8_bytes(str(tmp_path / "made"), vocabularies.VocabularySource())
     texts = [f"text {i}" for i in range(100)]
     tokens = [np.append(ids, made.ids.eos) for ids in made.tokenizer.encode_batch(texts)]

@@ -31,7 +31,7 @@ def numbers(pieces) -> set[int]:
     return {int(piece.tokens[0]) for piece in pieces}
 
 
-def test_training_reads_nothing_that_is_held_out():
+def test_training_reads_no_heldout_document():
     one = split(every=5)
     held = numbers(one.heldout(10**6))
     assert 40 < len(held) < 120  # One in five of the 400 documents is held out.
@@ -46,7 +46,7 @@ def test_the_requested_number_of_documents_is_held_out():
     assert len(numbers(pieces)) == len(pieces) and 999 not in numbers(pieces)
 
 
-def test_a_stream_continues_from_its_position():
+def test_stream_resumes_at_its_position():
     one = split(every=3)
     stream, again = one.open_shard(0, 1), one.open_shard(0, 1)
     for _ in range(50):
@@ -70,7 +70,7 @@ def test_long_documents_are_cut_and_keep_their_columns():
 
 
 @pytest.mark.parametrize("every, which", [(20, "hold"), (2, "train")])
-def test_too_few_documents_are_refused(every, which):
+def test_too_few_documents_are_rejected(every, which):
     """The checksum of [0] is even, and the checksum of [1] is not a multiple of 20."""
 
     class One(tiny.Stream):
@@ -84,7 +84,7 @@ def test_too_few_documents_are_refused(every, which):
         one.heldout(10) if which == "hold" else one.open_shard(0, 1).next_document()
 
 
-def test_it_is_a_corpus_of_gin_files(tmp_path):
+def test_validation_split_is_configurable_in_gin(tmp_path):
     lines = ["training.Run.corpus = @corpora.validation_split"]
     lines += ["corpora.validation_split.corpus = @corpora.python_library"]
     run = read_run(["runs/decoder.gin"], lines)

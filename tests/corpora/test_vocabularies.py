@@ -38,7 +38,7 @@ def tokenizer_file(path, vocabulary):
 
 
 @pytest.mark.parametrize("largest", [2**31, 2**32 - 1, 2**24])
-def test_an_id_far_above_the_others_is_named(tmp_path, largest):
+def test_outlying_token_id_is_named(tmp_path, largest):
     words = {"<unk>": 0, "</s>": 1, "a": 2}
     assert tokenization.open_tokenizer(tokenizer_file(tmp_path / "a.json", words)).size == 3
     path = tokenizer_file(tmp_path / "b.json", words | {"<mask>": largest})
@@ -46,7 +46,7 @@ def test_an_id_far_above_the_others_is_named(tmp_path, largest):
         tokenization.open_tokenizer(path)
 
 
-def test_ids_of_more_than_32_bits_are_refused():
+def test_ids_of_more_than_32_bits_are_rejected():
     with refuses(ValueError, 2**31):
         check_token_ids(TokenIds(size=2**31, text=(2, 10)))
     ids = TokenIds(size=2**31 - 1, text=(2, 10))
@@ -58,7 +58,7 @@ def encode(tokenizer, text):
 
 
 @pytest.mark.parametrize("written", EXACT_TEXTS)
-def test_what_is_trained_here_and_bytes_give_back_any_text(tokenizer, written):
+def test_trained_and_byte_vocabularies_round_trip_any_text(tokenizer, written):
     for each in (tokenizer, tokenization.byte_tokenizer()):
         ids = encode(each, written)
         assert each.decode(ids) == written
@@ -67,7 +67,7 @@ def test_what_is_trained_here_and_bytes_give_back_any_text(tokenizer, written):
 
 
 @pytest.mark.slow
-def test_unigram_gives_back_code_too(tmp_path, text):
+def test_unigram_vocabulary_round_trips_code(tmp_path, text):
     path = str(tmp_path / "unigram.model")
     train_sentencepiece([text, inspect.getsource(argparse)], path, size=600, model_type="unigram")
     tokenizer = tokenization.sentencepiece_tokenizer(path, extra_ids=0)
@@ -75,7 +75,7 @@ def test_unigram_gives_back_code_too(tmp_path, text):
         assert tokenizer.decode(encode(tokenizer, each)) == each
 
 
-def test_training_is_deterministic_and_leaves_one_file(tmp_path, model, text):
+def test_vocabulary_training_is_deterministic_and_leaves_one_file(tmp_path, model, text):
     train_sentencepiece([text], str(tmp_path / "again.model"), size=520)
     assert (tmp_path / "again.model").read_bytes() == open(model, "rb").read()
     assert [p.name for p in tmp_path.iterdir()] == ["again.model"]
@@ -92,14 +92,18 @@ def test_training_is_deterministic_and_leaves_one_file(tmp_path, model, text):
         (None, {"model_type": "word"}, ["model_type", "'bpe'", "'unigram'", "'word'"]),
     ],
 )
-def test_vocabularies_that_cannot_be_trained(tmp_path, text, texts, settings, values):
+def test_untrainable_sentencepiece_vocabularies_are_rejected(
+    tmp_path, text, texts, settings, values
+):
     with refuses(ValueError, *values):
         train_sentencepiece([text] if texts is None else texts, str(tmp_path / "v"), **settings)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("model_type, size", [("wordpiece", 240), ("word", 60)])
-def test_vocabularies_of_words(tmp_path, text, model_type, size):
+def test_word_vocabularies_are_deterministic_and_match_the_library(
+    tmp_path, text, model_type, size
+):
     """Without our workaround, the library numbers pieces in a different order each time."""
     source = vocabularies.VocabularySource(lambda: [text])
     files = []
@@ -126,12 +130,12 @@ def test_vocabularies_of_words(tmp_path, text, model_type, size):
     )
 
 
-def test_words_of_no_known_kind(tmp_path):
+def test_unknown_word_model_type_is_rejected(tmp_path):
     with refuses(ValueError, "model_type", "wordpiece", "word", "words"):
         train_words(["abc"], str(tmp_path / "v.json"), size=7, model_type="words")
 
 
-def test_word_pieces_begin_words_and_continue_them(tmp_path, text):
+def test_word_pieces_begin_and_continue_words(tmp_path, text):
     train_words([text], str(tmp_path / "v.json"), size=220, model_type="wordpiece")
     tokenizer = tokenization.hugging_face_tokenizer(str(tmp_path / "v.json"))
     tokens = encode(tokenizer, "The numbers divided, undreamt.")
@@ -143,7 +147,7 @@ def test_word_pieces_begin_words_and_continue_them(tmp_path, text):
     assert encode(tokenizer, "sum 日 Größe") == [*encode(tokenizer, "sum"), 1, 1]
 
 
-def test_the_most_frequent_words_are_known(tmp_path):
+def test_most_frequent_words_are_in_the_vocabulary(tmp_path):
     texts = ["b b b a a c c d", "a cat"]
     train_words(texts, str(tmp_path / "v.json"), size=8, model_type="word")
     tokenizer = tokenization.hugging_face_tokenizer(str(tmp_path / "v.json"))
@@ -163,14 +167,14 @@ def test_the_most_frequent_words_are_known(tmp_path):
         (["abc"], "words", 8, ["'bpe'", "'unigram'", "'wordpiece'", "'word'", "'words'"]),
     ],
 )
-def test_vocabularies_of_words_that_cannot_be_trained(tmp_path, texts, model_type, size, values):
+def test_untrainable_word_vocabularies_are_rejected(tmp_path, texts, model_type, size, values):
     source = vocabularies.VocabularySource(lambda: texts)
     with refuses(ValueError, *values):
         vocabularies.trained(str(tmp_path), source, size=size, model_type=model_type)
     assert not list(tmp_path.iterdir())
 
 
-def test_t5_ids(t5_like):
+def test_t5_special_ids_match_the_published_layout(t5_like):
     tokenizer = tokenization.open_tokenizer(t5_like)
     pieces = tokenizer.size - 100
     ids = token_ids(tokenizer, sentinels=100, specials=())
@@ -180,7 +184,7 @@ def test_t5_ids(t5_like):
     assert encode(tokenizer, "☃")[-1] == 2 == tokenizer.unknown
 
 
-def test_more_sentinels_than_the_tokenizer_has_are_appended(t5_like):
+def test_missing_sentinels_are_appended(t5_like):
     tokenizer = tokenization.open_tokenizer(t5_like)
     ids = token_ids(tokenizer, sentinels=128, specials=())
     assert ids.sentinels[:100] == token_ids(tokenizer, sentinels=100, specials=()).sentinels
@@ -188,7 +192,7 @@ def test_more_sentinels_than_the_tokenizer_has_are_appended(t5_like):
     assert ids.size == tokenizer.size + 28
 
 
-def test_special_ids_are_appended_above_a_tokenizer_that_names_none(tokenizer):
+def test_special_ids_are_appended_to_a_tokenizer_without_any(tokenizer):
     ids = token_ids(tokenizer, sentinels=3, specials=("R", "mask", "fim"))
     assert ids._replace(word_starts=b"", sentence_ends=b"", digits=()) == TokenIds(
         size=520 + 8,
@@ -200,7 +204,7 @@ def test_special_ids_are_appended_above_a_tokenizer_that_names_none(tokenizer):
     )
 
 
-def test_hugging_face_names_its_special_ids(hugging_face):
+def test_special_ids_of_hugging_face_tokenizers_are_found(hugging_face):
     bert = tokenization.open_tokenizer(hugging_face["wordpiece"])
     ids = token_ids(bert, sentinels=2)
     assert (ids.pad, ids.cls, ids.sep, ids.mask) == (0, 2, 3, 4)
@@ -215,7 +219,7 @@ def test_hugging_face_names_its_special_ids(hugging_face):
     assert [one.unknown for one in opened] == [1, None, 2]
 
 
-def test_special_names_in_documents_are_text(hugging_face, t5_like, tokenizer):
+def test_special_token_names_in_documents_are_encoded_as_text(hugging_face, t5_like, tokenizer):
     for each in (
         tokenizer,
         tokenization.open_tokenizer(t5_like),
@@ -226,7 +230,7 @@ def test_special_names_in_documents_are_text(hugging_face, t5_like, tokenizer):
         assert not set(encode(each, "a " + " ".join(names.values()))) & set(names)
 
 
-def test_names_that_a_model_defines_are_text_in_a_text(defines_names):
+def test_user_defined_symbols_in_documents_are_encoded_as_text(defines_names):
     """SentencePiece alone would produce their ids for any text."""
     tokenizer = tokenization.sentencepiece_tokenizer(defines_names)
     special = set(tokenizer.named.values())
@@ -252,17 +256,17 @@ def test_codec_writes_and_reads_special_tokens_by_name(tokenizer, hugging_face):
     assert codec.decode(codec.encode("[CLS]the[MASK][SEP]")) == "[CLS] the[MASK][SEP]"
 
 
-def test_scattered_special_ids_are_refused(tokenizer):
+def test_scattered_special_ids_are_rejected(tokenizer):
     with refuses(ValueError, tokenizer.size):
         token_ids(tokenizer._replace(blocked=(100, 200, 300, 400)))
 
 
-def test_one_id_for_two_special_tokens_is_refused(tokenizer):
+def test_shared_id_of_two_special_tokens_is_rejected(tokenizer):
     with refuses(ValueError, "mask", 7):
         token_ids(tokenizer._replace(named={"<mask>": 7, "[CLS]": 7}))
 
 
-def test_a_run_directory_gives_its_vocabulary_back(tmp_path, tokenizer, t5_like, hugging_face):
+def test_saved_vocabulary_is_loaded_unchanged(tmp_path, tokenizer, t5_like, hugging_face):
     byte = tokenization.byte_tokenizer()
     rest = [t5_like, *hugging_face.values()]
     for i, each in enumerate([tokenizer, byte, *map(tokenization.open_tokenizer, rest)]):
@@ -276,13 +280,13 @@ def test_a_run_directory_gives_its_vocabulary_back(tmp_path, tokenizer, t5_like,
 
 
 @pytest.mark.parametrize("name", ["missing.model", "missing.json"])
-def test_a_missing_vocabulary(name):
+def test_missing_vocabulary_is_named(name):
     with refuses(FileNotFoundError, "bytes"):
         tokenization.open_tokenizer(name)
 
 
 @pytest.mark.parametrize("name", ["bad.model", "bad.json"])
-def test_a_file_that_is_not_a_vocabulary(tmp_path, name):
+def test_file_that_is_not_a_vocabulary_is_rejected(tmp_path, name):
     (tmp_path / name).write_text("hello")
     with refuses(ValueError, name):
         tokenization.open_tokenizer(str(tmp_path / name))
@@ -306,7 +310,7 @@ def test_a_file_that_is_not_a_vocabulary(tmp_path, name):
         (lambda v: v.pop("ids"), ["'ids'"]),
     ],
 )
-def test_a_damaged_vocabulary_of_a_run_is_named(tmp_path, tokenizer, change, values):
+def test_damaged_run_vocabulary_is_named(tmp_path, tokenizer, change, values):
     vocabulary = Vocabulary(tokenizer, token_ids(tokenizer, sentinels=5), {})
     vocabularies.save_vocabulary(str(tmp_path), vocabulary)
     file = tmp_path / "vocabulary.json"
@@ -322,7 +326,7 @@ def test_a_damaged_vocabulary_of_a_run_is_named(tmp_path, tokenizer, change, val
         vocabularies.load_vocabulary(str(tmp_path))
 
 
-def test_a_checksum_that_differs_names_its_file(tmp_path, tokenizer):
+def test_checksum_mismatch_names_the_file(tmp_path, tokenizer):
     vocabulary = Vocabulary(tokenizer, token_ids(tokenizer, sentinels=5), {})
     vocabularies.save_vocabulary(str(tmp_path), vocabulary)
     for name in ("vocabulary.model", "vocabulary.json"):
@@ -336,7 +340,7 @@ def test_a_checksum_that_differs_names_its_file(tmp_path, tokenizer):
         (tmp_path / name).write_bytes(whole)
 
 
-def test_words_and_sentences_are_known_for_every_kind_of_vocabulary(hugging_face, model, t5_like):
+def test_word_starts_and_sentence_ends_are_found_for_every_vocabulary(hugging_face, model, t5_like):
     """Other implementations of whole-word masking work for one tokenizer only."""
     text = "The mean of some values is their sum. some values return"
     for name in ("bytes", model, t5_like, *hugging_face.values()):
@@ -351,7 +355,7 @@ def test_words_and_sentences_are_known_for_every_kind_of_vocabulary(hugging_face
         assert not ids.flags("word_starts")[list(ids.sentinels)].any()
 
 
-def test_digits_are_known_for_every_kind_of_vocabulary(hugging_face, model):
+def test_digits_are_found_for_every_vocabulary(hugging_face, model):
     for name in ("bytes", model, *hugging_face.values()):
         tokenizer = tokenization.open_tokenizer(name)
         ids = token_ids(tokenizer)
@@ -361,7 +365,7 @@ def test_digits_are_known_for_every_kind_of_vocabulary(hugging_face, model):
         assert ids_from_json(json.loads(json.dumps(ids_to_json(ids)))) == ids
 
 
-def test_ids_know_their_texts(hugging_face, model, tmp_path):
+def test_ids_give_the_text_of_each_token(hugging_face, model, tmp_path):
     for name in ("bytes", model, *hugging_face.values()):
         tokenizer = tokenization.open_tokenizer(name)
         ids = token_ids(tokenizer)
@@ -377,7 +381,7 @@ def test_ids_know_their_texts(hugging_face, model, tmp_path):
         bare.texts()
 
 
-def test_ids_know_their_bytes(hugging_face, model, t5_like, tmp_path):
+def test_ids_give_the_bytes_of_each_token(hugging_face, model, t5_like, tmp_path):
     """Parts of a character have different bytes, but the same text."""
     text = "def voil\u00e0(\u6f22\u5b57): \u2005 return"
     for name in ("bytes", model, hugging_face["bpe"]):
@@ -399,7 +403,7 @@ def test_ids_know_their_bytes(hugging_face, model, t5_like, tmp_path):
         assert b"".join(pieces[i] for i in tokens) == b" the mean of some values", name
 
 
-def test_the_id_of_unknown_text_has_no_bytes(t5_like, tmp_path):
+def test_unknown_id_has_no_bytes(t5_like, tmp_path):
     tokenizer = tokenization.open_tokenizer(t5_like)
     assert tokenizer.surface(tokenizer.unknown) == "<unk>"
     words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "<": 3, "a": 4, "b": 5}
@@ -412,7 +416,7 @@ def test_the_id_of_unknown_text_has_no_bytes(t5_like, tmp_path):
         assert ids.token_bytes()[each.unknown] == b""
 
 
-def test_the_bytes_of_byte_level_pieces_are_those_that_the_library_decodes(hugging_face):
+def test_byte_level_pieces_decode_like_the_library(hugging_face):
     tokenizer = tokenization.open_tokenizer(hugging_face["bpe"])
     library = tokenizers.Tokenizer.from_file(hugging_face["bpe"])
     single = set()
@@ -439,7 +443,7 @@ def byte_level(decoder):
     return made
 
 
-def test_byte_level_pieces_are_known_by_any_decoder():
+def test_byte_level_pieces_are_recognized_by_any_decoder():
     from tokenizers import decoders
 
     text = "re é\n"
@@ -461,7 +465,7 @@ def test_byte_level_pieces_are_known_by_any_decoder():
 
 @pytest.mark.parametrize("kind", ["WordPiece", "BPE"])
 @pytest.mark.parametrize("prefix", ["##", "@@"])
-def test_pieces_that_continue_a_word_have_a_prefix(kind, prefix):
+def test_continuation_prefix_is_read(kind, prefix):
     vocabulary = {"<pad>": 0, "</s>": 1, "[UNK]": 2, "r": 3, f"{prefix}e": 4, "re": 5, "e": 6}
     given = dict(unk_token="[UNK]", continuing_subword_prefix=prefix)
     if kind == "BPE":
@@ -473,7 +477,7 @@ def test_pieces_that_continue_a_word_have_a_prefix(kind, prefix):
 
 
 @pytest.mark.parametrize("in_bytes", [False, True])
-def test_pieces_that_end_a_word_have_a_suffix(in_bytes):
+def test_end_of_word_suffix_is_read(in_bytes):
     """As in CLIP. Whether a piece starts a word depends on the piece before it."""
     pieces = ["<pad>", "</s>", "r", "Ã©" if in_bytes else "é", "r</w>", ".</w>", "7</w>"]
     made = tokenizers.Tokenizer(
@@ -491,7 +495,7 @@ def test_pieces_that_end_a_word_have_a_suffix(in_bytes):
         ids.flags("word_starts")
 
 
-def test_sentencepiece_may_write_the_space_after_a_word(tmp_path, text):
+def test_sentencepiece_with_trailing_spaces_has_no_word_starts(tmp_path, text):
     import sentencepiece
 
     sentencepiece.SentencePieceTrainer.Train(
@@ -508,7 +512,7 @@ def test_sentencepiece_may_write_the_space_after_a_word(tmp_path, text):
         ids.flags("word_starts")
 
 
-def test_a_space_may_have_another_character():
+def test_metaspace_replacement_character_is_read():
     made = tokenizers.Tokenizer(
         tokenizers.models.BPE({"<pad>": 0, "</s>": 1, "a": 2, "_": 3, "_a": 4}, [("_", "a")])
     )
@@ -516,13 +520,13 @@ def test_a_space_may_have_another_character():
     assert token_ids(tokenization.tokenizer_of(made)).token_bytes()[2:5] == [b"a", b" ", b" a"]
 
 
-def test_texts_may_be_given_as_text_or_as_bytes():
+def test_token_texts_accept_text_and_bytes():
     texts = TokenTexts(lambda: ["", "é", b"\xc3"])
     assert texts() == ["", "é", "\ufffd"]
     assert texts.as_bytes() == [b"", b"\xc3\xa9", b"\xc3"]
 
 
-def test_a_part_of_a_character_starts_no_word(hugging_face, model):
+def test_partial_characters_start_no_word(hugging_face, model):
     """The second byte of "à", 0xA0, is a space in Latin-1, and 0x85 is a line break."""
     text = "voilà déjà 漢字 là\u0105 \u2005"
     assert {0xA0, 0x85} <= set(text.encode())
@@ -551,7 +555,7 @@ def test_a_part_of_a_character_starts_no_word(hugging_face, model):
         ("\ufffd", False, False),
     ],
 )
-def test_what_starts_a_word_and_ends_a_sentence(tokenizer, surface, starts, ends):
+def test_word_starts_and_sentence_ends_follow_the_surface(tokenizer, surface, starts, ends):
     ids = token_ids(tokenizer._replace(piece=lambda i: surface.encode()))
     first, last = ids.text
     assert set(ids.flags("word_starts")[first:last]) == {starts}
@@ -561,7 +565,7 @@ def test_what_starts_a_word_and_ends_a_sentence(tokenizer, surface, starts, ends
 
 
 @pytest.mark.parametrize("name", ["vocabulary.model", "tokenizer.json", "vocabulary.json"])
-def test_a_vocabulary_that_was_changed_is_named(tmp_path, t5_like, hugging_face, name):
+def test_changed_vocabulary_file_is_named(tmp_path, t5_like, hugging_face, name):
     """Pieces or special tokens have other names of the same length."""
     path = t5_like if name == "vocabulary.model" else hugging_face["bpe"]
     each = tokenization.open_tokenizer(path)
@@ -579,7 +583,7 @@ def test_a_vocabulary_that_was_changed_is_named(tmp_path, t5_like, hugging_face,
         vocabularies.load_vocabulary(str(tmp_path))
 
 
-def test_a_run_continues_only_in_the_same_vocabulary(tmp_path, tokenizer, t5_like):
+def test_run_resumes_only_with_the_same_vocabulary(tmp_path, tokenizer, t5_like):
     def keep(name, kept, **settings):
         ids = token_ids(kept, **settings)
         vocabularies.save_vocabulary(str(tmp_path / name), Vocabulary(kept, ids, {"of": name}))

@@ -52,7 +52,7 @@ def first_epoch(corpus):
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_a_token_has_the_weight_of_its_characters(tmp_path, name):
+def test_token_weights_follow_their_characters(tmp_path, name):
     corpus = corpus_of(tmp_path, LINES, VOCABULARIES[name])
     assert corpus.columns == ("weights",)
     kinds = {"Question": 0, "Half": 0, "Text": 0}
@@ -69,7 +69,7 @@ def test_a_token_has_the_weight_of_its_characters(tmp_path, name):
     assert min(kinds.values()) > 20
 
 
-def test_a_parquet_file_gives_the_same_documents(tmp_path):
+def test_parquet_file_gives_the_same_documents(tmp_path):
     lines = [line for line in LINES if isinstance(line.get("weights"), list)]
     one = first_epoch(corpus_of(tmp_path, lines))
     ranges = [[list(map(float, x)) for x in line["weights"]] for line in lines]
@@ -86,7 +86,7 @@ def test_a_parquet_file_gives_the_same_documents(tmp_path):
         np.testing.assert_array_equal(document.weights, other.weights)
 
 
-def test_a_token_has_the_mean_weight_of_its_characters(tmp_path):
+def test_weight_spans_give_the_weight_of_each_character(tmp_path):
     read = weighted_text_of("text", "weights")
     text, weights = read({"text": "acgtACGT", "weights": [[0, 4, 0.1], [6, 8, 2]]})
     np.testing.assert_allclose(weights, [0.1] * 4 + [1] * 2 + [2] * 2)
@@ -112,20 +112,20 @@ def test_ids_are_located_in_any_text(tmp_path, name, text):
 @pytest.mark.parametrize(
     "weights", [[[0, 99, 1]], [[2, 1, 1]], [[0, 1]], [[0, 1, -1]], [1, 2], "high", [[0.5, 1, 1]]]
 )
-def test_a_line_with_other_weights_is_named(tmp_path, weights):
+def test_line_with_invalid_weights_is_named(tmp_path, weights):
     lines = [{"text": "fine", "weights": 1}, {"text": "wrong", "weights": weights}]
     with pytest.raises(MalformedLine) as caught:
         corpus_of(tmp_path, lines)
     assert "a.jsonl:2" in str(caught.value) and "weights" in str(caught.value)
 
 
-def test_a_line_without_the_field_is_named(tmp_path):
+def test_line_without_the_weights_field_is_named(tmp_path):
     with pytest.raises(MalformedLine) as caught:
         corpus_of(tmp_path, [LINES[0], {"text": "no weights"}])
     assert "a.jsonl:2" in str(caught.value) and "'weights'" in str(caught.value)
 
 
-def test_plain_text_has_no_weights(tmp_path):
+def test_plain_text_files_with_a_weights_setting_are_rejected(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("text")
     with refuses(ValueError, path, "weights"):

@@ -85,19 +85,19 @@ def check_changes(page, address: str, objective: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_objective_opens_and_follows_its_settings(page, address):
+def test_objective_page_follows_its_settings(page, address):
     check_changes(page, address, "span_corruption")
 
 
 # Every form is generated in the same way, and test_controls.py reads the form of every objective.
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", list(CATALOG)[::6])
-def test_each_objective_opens_and_follows_its_settings(objective, page, address):
+def test_every_objective_page_follows_its_settings(objective, page, address):
     check_changes(page, address, objective)
 
 
 @pytest.mark.slow
-def test_a_slider_at_both_ends(page, address):
+def test_slider_ends_draw_a_picture(page, address):
     opened(page, address, "masked_lm")
     slider = page.locator('[data-setting="objectives.masked_lm.rate"] input[type=range]')
     for key, masks in ("Home", 1), ("End", 10):
@@ -109,21 +109,21 @@ def test_a_slider_at_both_ends(page, address):
 
 
 @pytest.mark.slow
-def test_a_number_outside_its_range_is_refused(page, address):
+def test_number_outside_its_range_is_rejected(page, address):
     opened(page, address, "masked_lm")
     page.fill('[data-setting="objectives.masked_lm.rate"] input[type=number]', "1.5")
     assert "objectives.masked_lm.rate" in error_with(page, "1.5")
 
 
 @pytest.mark.slow
-def test_a_number_that_must_be_whole_is_not_rounded(page, address):
+def test_fractional_value_of_an_integer_setting_is_rejected(page, address):
     opened(page, address, "goldfish_loss")
     page.fill('[data-setting="objectives.goldfish_loss.k"] input[type=number]', "3.5")
     assert "objectives.goldfish_loss.k" in error_with(page, "3.5")
 
 
 @pytest.mark.slow
-def test_a_copy_button_keeps_the_focus_when_the_commands_change(page, address):
+def test_copy_button_keeps_the_focus_when_commands_change(page, address):
     opened(page, address, "masked_lm")
     slider = page.locator('[data-setting="objectives.masked_lm.rate"] input[type=range]')
     button = page.locator('[aria-label="Copy: Gin file"]')
@@ -135,7 +135,7 @@ def test_a_copy_button_keeps_the_focus_when_the_commands_change(page, address):
 
 
 @pytest.mark.slow
-def test_nothing_of_the_last_objective_stays_if_the_next_one_fails(page, address):
+def test_failed_objective_clears_the_previous_one(page, address):
     opened(page, address, "masked_lm")
     page.click('[data-objective="number_token_loss"]')
     error_with(page, "digit")
@@ -146,7 +146,7 @@ def test_nothing_of_the_last_objective_stays_if_the_next_one_fails(page, address
 
 
 @pytest.mark.slow
-def test_the_published_settings_come_back(page, address):
+def test_reset_restores_the_published_settings(page, address):
     opened(page, address, "masked_lm")
     rate = page.locator('[data-setting="objectives.masked_lm.rate"] input[type=number]')
     rate.fill("1.5")
@@ -156,7 +156,7 @@ def test_the_published_settings_come_back(page, address):
 
 
 @pytest.mark.slow
-def test_numbers_of_another_view_are_not_shown(page, address):
+def test_late_statistics_of_another_view_are_not_shown(page, address):
     opened(page, address, "masked_lm")
     with page.expect_request("**/api/statistics"):
         page.click("text=Count a thousand rows")
@@ -166,7 +166,7 @@ def test_numbers_of_another_view_are_not_shown(page, address):
 
 
 @pytest.mark.slow
-def test_an_error_of_one_of_two_objectives_stays(page, address):
+def test_error_of_one_of_two_objectives_stays(page, address):
     page.goto(f"{address}compare")
     drawn(page)
     drawn(page, panel=1)
@@ -178,7 +178,7 @@ def test_an_error_of_one_of_two_objectives_stays(page, address):
 
 
 @pytest.mark.slow
-def test_the_help_of_a_setting_is_shown_in_full(page, address):
+def test_help_of_a_setting_is_shown_in_full(page, address):
     opened(page, address, "span_corruption")
     placement = page.locator('[data-setting="objectives.span_corruption.placement"]')
     assert "ends with noise" in " ".join(placement.inner_text().split())
@@ -194,7 +194,7 @@ def test_each_member_and_draw_shows_what_it_hides(page, address):
 
 
 @pytest.mark.slow
-def test_a_pattern_of_many_queries_fits_the_screen(page, address):
+def test_attention_pattern_fits_the_screen(page, address):
     opened(page, address, "prefix_lm")
     drawn(page, lambda: page.fill("textarea", "The quick brown fox jumps over the lazy dog"))
     heights = [pattern.bounding_box()["height"] for pattern in page.locator(".pattern").all()]
@@ -202,7 +202,7 @@ def test_a_pattern_of_many_queries_fits_the_screen(page, address):
 
 
 @pytest.mark.slow
-def test_texts_of_all_kinds(page, address):
+def test_markup_control_characters_and_long_texts_are_handled(page, address):
     opened(page, address)
     markup = "<script>document.title = 'x'</script> <b>bold</b> & \"quotes\" 'single' \u202eturned"
     for text in "ǂ ~~ \x07 ẞ 🤷🏽 \u200b", markup:
@@ -219,7 +219,7 @@ def test_texts_of_all_kinds(page, address):
 
 
 @pytest.mark.slow
-def test_a_long_token_fits_a_narrow_screen(page, address):
+def test_long_token_fits_a_narrow_screen(page, address):
     page.set_viewport_size({"width": 380, "height": 800})
     page.goto(address)
     drawn(page)
@@ -229,7 +229,7 @@ def test_a_long_token_fits_a_narrow_screen(page, address):
 
 
 @pytest.mark.slow
-def test_tokens_are_hidden_by_choosing_them(page, address):
+def test_clicked_tokens_are_hidden(page, address):
     opened(page, address, "span_corruption")
     for number in 1, 2, 4:
         drawn(page, lambda number=number: page.press(f'[data-token="{number}"]', "Enter"))
@@ -256,7 +256,7 @@ def press(page, *keys: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_objectives_are_one_stop_of_the_tab_key(page, address):
+def test_objective_list_is_one_tab_stop(page, address):
     opened(page, address, "span_corruption")
     names = [name.get_attribute("data-objective") for name in page.locator("[role=option]").all()]
     page.focus("input[type=search]")
@@ -274,7 +274,7 @@ def test_the_objectives_are_one_stop_of_the_tab_key(page, address):
 
 
 @pytest.mark.slow
-def test_the_tokens_are_one_stop_of_the_tab_key(page, address):
+def test_tokens_are_one_tab_stop(page, address):
     opened(page, address, "span_corruption")
     page.focus('[data-token="0"]')
     assert press(page, "ArrowRight", "ArrowRight", "ArrowLeft") == "1"
@@ -286,7 +286,7 @@ def test_the_tokens_are_one_stop_of_the_tab_key(page, address):
 
 
 @pytest.mark.slow
-def test_a_choice_that_cannot_be_hidden_can_be_undone(page, address):
+def test_choice_that_cannot_be_hidden_can_be_undone(page, address):
     opened(page, address, "prefix_lm")
     page.click('[data-token="1"]')
     error_with(page, "hide")
@@ -296,7 +296,7 @@ def test_a_choice_that_cannot_be_hidden_can_be_undone(page, address):
 
 
 @pytest.mark.slow
-def test_members_stay_open(page, address):
+def test_opened_members_stay_open(page, address):
     opened(page, address, "spans_and_prefix")
     members = page.locator(".picture details")
     members.nth(0).locator("summary").click()
@@ -306,7 +306,7 @@ def test_members_stay_open(page, address):
 
 
 @pytest.mark.slow
-def test_the_link_to_the_content_keeps_the_state(page, address):
+def test_skip_link_keeps_the_state(page, address):
     opened(page, address, "causal_lm")
     before = page.url
     page.press(".skip", "Enter")
@@ -341,7 +341,7 @@ def test_two_objectives_share_the_text(page, address):
 
 
 @pytest.mark.slow
-def test_a_vocabulary_shows_ids_and_bytes(page, address):
+def test_vocabulary_page_shows_ids_and_bytes(page, address):
     page.goto(f"{address}vocabulary")
     page.select_option("select", "bytes")
     page.fill("textarea", "aé")
@@ -360,7 +360,7 @@ def mine(ids, rate: float = {rate}):
 
 
 @pytest.mark.slow
-def test_an_objective_file_that_breaks_and_is_fixed(page, tmp_path, monkeypatch):
+def test_edited_objective_file_is_reloaded_and_errors_are_shown(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "explored_objectives.py"
     name = "explored_objectives.mine"
@@ -386,7 +386,7 @@ def test_an_objective_file_that_breaks_and_is_fixed(page, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_and_started_again(page, tmp_path):
+def test_page_reports_a_killed_server_and_an_outdated_token(page, tmp_path):
     def begin(port: int = 0):
         command = [sys.executable, "-m", "pretrax", "explore", "--no-browser", f"--port={port}"]
         running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)

@@ -38,7 +38,7 @@ def changed_values(build) -> dict:
     return values
 
 
-def test_the_range_of_a_slider_is_that_of_its_annotation():
+def test_slider_range_follows_the_annotation():
     rate = control(objectives.masked_lm, "rate")
     assert (rate.kind, rate.low, rate.high, rate.step) == ("real", 0.01, 0.99, 0.01)
     share = control(objectives.masked_lm, "mask_share")
@@ -48,7 +48,7 @@ def test_the_range_of_a_slider_is_that_of_its_annotation():
     assert control(objectives.masked_lm, "static_copies").optional
 
 
-def test_other_kinds_of_settings():
+def test_control_kind_follows_the_setting_type():
     assert control(objectives.masked_lm, "whole_words").kind == "switch"
     spm = control(objectives.fill_in_the_middle, "spm")
     assert (spm.kind, spm.value, spm.choices) == ("choice", "spmv2", ("spm", "spmv2"))
@@ -57,7 +57,7 @@ def test_other_kinds_of_settings():
     assert "tokens" in control(objectives.masked_lm, "rate").about
 
 
-def test_settings_of_members_and_of_calls_have_controls():
+def test_nested_settings_have_controls():
     names = [c.name for c in controls(choice_of("spans_and_prefix").build)]
     assert "objectives.span_corruption.noise_density" in names
     assert "objectives.prefix_lm.suffix_share" in names
@@ -66,7 +66,7 @@ def test_settings_of_members_and_of_calls_have_controls():
     assert changed.settings["span_lengths"].settings == {"p": 0.5, "longest": 10}
 
 
-def test_a_setting_with_two_values_has_no_control():
+def test_setting_with_two_values_has_no_control():
     halves = {
         name: (Partial(objectives.masked_next_token, rate=rate), 1)
         for name, rate in (("few", 0.1), ("many", 0.5))
@@ -80,7 +80,7 @@ def test_a_setting_with_two_values_has_no_control():
         )
 
 
-def test_values_of_a_form():
+def test_form_values_are_parsed():
     literal = control(objectives.masked_lm, "span_lengths")
     assert value_of(literal, "[0.5, 0.5]") == [0.5, 0.5] and value_of(literal, None) is None
     assert value_of(control(objectives.goldfish_loss, "k"), 8.0) == 8
@@ -89,7 +89,7 @@ def test_values_of_a_form():
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_the_ends_of_sliders_are_allowed(name):
+def test_slider_ends_are_valid_settings(name):
     build = choice_of(name).build
     for one in controls(build):
         for value in {one.low, one.high} - {None}:
@@ -98,7 +98,7 @@ def test_the_ends_of_sliders_are_allowed(name):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CATALOG)
-def test_gin_the_shell_and_python_give_the_same_objective(name, tmp_path):
+def test_gin_shell_and_python_give_the_same_objective(name, tmp_path):
     base = choice_of(name).build
     values = changed_values(base)
     build = with_values(base, values)

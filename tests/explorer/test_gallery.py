@@ -20,7 +20,7 @@ GALLERY = pathlib.Path(__file__).parents[2] / "docs" / "gallery"
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", CATALOG)
-def test_the_settings_of_each_page_are_allowed(name):
+def test_gallery_settings_are_valid(name):
     build = choice_of(name).build
     shown = gallery.variants(build)
     assert len({variant.label for variant in shown}) == len(shown) <= gallery.MAX_VARIANTS + 2
@@ -31,7 +31,7 @@ def test_the_settings_of_each_page_are_allowed(name):
 AGAIN = "run pretrax explore --export=docs/gallery"
 
 
-def test_the_gallery_of_the_documentation_has_all_pages():
+def test_documentation_gallery_has_all_pages():
     pages = {file.stem for file in GALLERY.glob("*.html")}
     assert pages == {*CATALOG, "index"}, AGAIN
     assert (GALLERY / "index.html").read_text() == gallery.index_page(), AGAIN
@@ -39,7 +39,7 @@ def test_the_gallery_of_the_documentation_has_all_pages():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["masked_lm", "prefix_lm", "ul2"])
-def test_a_page_of_the_documentation_shows_what_is_drawn(name, tmp_path):
+def test_documentation_gallery_pages_are_up_to_date(name, tmp_path):
     gallery.export(str(tmp_path), [name])
     for file in f"{name}.html", "style.css":
         assert (GALLERY / file).read_text() == (tmp_path / file).read_text(), AGAIN
@@ -53,13 +53,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_index_lists_every_objective(folder):
+def test_index_lists_every_objective(folder):
     links = re.findall(r'href="(\w+)\.html"', (folder / "index.html").read_text())
     assert sorted(links) == sorted(CATALOG)
 
 
 @pytest.mark.slow
-def test_a_page_steps_through_settings(folder, browser):
+def test_page_steps_through_settings(folder, browser):
     page = browser.new_page()
     page.goto((folder / "span_corruption.html").as_uri())
     shown = gallery.variants(choice_of("span_corruption").build)
@@ -75,7 +75,7 @@ def test_a_page_steps_through_settings(folder, browser):
 
 
 @pytest.mark.slow
-def test_the_command_says_where_the_pages_are(tmp_path, monkeypatch, capsys):
+def test_export_prints_where_the_pages_are(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(explore, "CATALOG", ["causal_lm"])
     explore.main([f"--export={tmp_path / 'pages'}"])
     assert str(tmp_path / "pages" / "index.html") in capsys.readouterr().out

@@ -56,7 +56,7 @@ def call(server, body, name="add", **headers):
     return status, json.loads(content)
 
 
-def test_a_page_and_a_call(server):
+def test_page_and_call_are_served(server):
     status, headers, content = ask(server)
     assert (status, content) == (200, b"hello")
     assert "default-src 'none'" in headers["Content-Security-Policy"]
@@ -65,7 +65,7 @@ def test_a_page_and_a_call(server):
 
 
 @pytest.mark.parametrize("path", ["/", "/wrong/", "/wrong/api/add", "//", "/%00/"])
-def test_an_address_without_the_token_is_refused(server, path):
+def test_address_without_the_token_is_forbidden(server, path):
     assert ask(server, path=path)[0] == 403
 
 
@@ -80,23 +80,23 @@ def test_an_address_without_the_token_is_refused(server, path):
         {"Sec_Fetch_Site": "same-site"},
     ],
 )
-def test_a_request_of_another_site_is_refused(server, headers):
+def test_cross_site_request_is_forbidden(server, headers):
     assert call(server, json.dumps({"a": 1, "b": 2}), **headers)[0] == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1", "[::1]:9000"])
-def test_the_port_of_a_host_may_be_a_forwarded_one(server, host):
+def test_host_may_have_a_forwarded_port(server, host):
     body = json.dumps({"a": 1, "b": 2})
     assert call(server, body, Host=host, Origin=f"http://{host}")[0] == 200
     assert call(server, body, Host=host, Origin="http://localhost:3000")[0] == 403
 
 
-def test_a_server_of_all_addresses_has_the_name_of_this_machine(server):
+def test_server_on_all_addresses_uses_the_host_name(server):
     with Server(server.site, host="0.0.0.0") as other:
         assert urllib.parse.urlsplit(other.address).hostname == socket.gethostname().lower()
 
 
-def test_a_slow_client_is_disconnected(server, monkeypatch):
+def test_slow_client_is_disconnected(server, monkeypatch):
     assert server.RequestHandlerClass.timeout is not None
     monkeypatch.setattr(server.RequestHandlerClass, "timeout", 0.1)
     with socket.create_connection(server.server_address[:2], timeout=10) as client:
@@ -104,13 +104,13 @@ def test_a_slow_client_is_disconnected(server, monkeypatch):
         assert client.recv(1) == b""
 
 
-def test_a_link_on_another_page_may_open_a_page(server):
+def test_cross_site_link_may_open_a_page_but_not_call(server):
     site = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
     assert ask(server, **site)[0] == 200
     assert call(server, "{}", **site)[0] == 403
 
 
-def test_a_call_takes_only_a_json_object_of_limited_size(server):
+def test_call_accepts_only_a_json_object_of_limited_size(server):
     for body in "", "[1]", "{", "null", "[" * 100_000:
         assert call(server, body)[0] == 400
     status, content = call(server, "", Content_Length=str(MAX_REQUEST_BYTES + 1))
@@ -120,7 +120,7 @@ def test_a_call_takes_only_a_json_object_of_limited_size(server):
     assert ask(server, path=urllib.parse.urlsplit(server.address).path + "missing")[0] == 404
 
 
-def test_a_connection_ends_after_a_refused_request(server):
+def test_connection_closes_after_a_forbidden_request(server):
     url = urllib.parse.urlsplit(server.address)
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=10)
     connection.request("POST", "/wrong/api/add", json.dumps({"a": 1, "b": 2}))
@@ -132,7 +132,7 @@ def test_a_connection_ends_after_a_refused_request(server):
     connection.close()
 
 
-def test_an_address_that_cannot_be_read_is_refused(server, capsys):
+def test_malformed_address_gives_status_400(server, capsys):
     url = urllib.parse.urlsplit(server.address)
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=10)
     connection.putrequest("GET", "http://[x/", skip_host=True)
@@ -143,36 +143,36 @@ def test_an_address_that_cannot_be_read_is_refused(server, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_no_page_of_get_computes(server):
+def test_get_requests_cannot_call(server):
     path = urllib.parse.urlsplit(server.address).path
     assert ask(server, path=f"{path}api/add?a=1&b=2")[0] == 404
 
 
-def test_an_error_of_a_call_is_answered(server, capsys):
+def test_error_of_a_call_is_returned(server, capsys):
     status, content = call(server, json.dumps({"a": 1}))
     assert status == 400 and content["error"] == "KeyError: 'b'"
     assert content["place"].startswith(__file__)
     assert capsys.readouterr().err == ""
 
 
-def test_an_error_of_pretrax_is_answered_and_printed(server, capsys):
+def test_error_within_pretrax_is_returned_and_printed(server, capsys):
     status, content = call(server, "{}", name="broken_inside")
     assert status == 400 and (content["error"], content["place"]) == ("KeyError: 'b'", "")
     assert "KeyError" in capsys.readouterr().err
 
 
-def test_code_that_exits_is_answered(server):
+def test_system_exit_of_a_call_is_returned(server):
     status, content = call(server, "{}", name="leave")
     assert status == 400 and content["error"] == "SystemExit: bye"
 
 
-def test_a_port_that_cannot_be_used_is_refused(server):
+def test_unusable_port_is_rejected(server):
     for port in server.server_address[1], 70_000:
         with refuses(ValueError, "--port", port):
             Server(server.site, port)
 
 
-def test_starts_have_different_tokens(server):
+def test_servers_have_different_tokens(server):
     with Server(server.site) as other:
         assert len(other.token) >= 32 and other.token != server.token
         assert other.server_address[0] == "127.0.0.1"

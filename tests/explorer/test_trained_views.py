@@ -21,15 +21,15 @@ from tests.tasks.short_library import short_library
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    here = tmp_path_factory.mktemp("explored")
+    folder_path = tmp_path_factory.mktemp("explored")
     for name, builder, objective in (
         ("causal", "decoder", "causal_lm"),
         ("masked", "encoder", "masked_lm"),
         ("diffusion", "decoder", "masked_diffusion"),
     ):
-        (here / "runs" / name).mkdir(parents=True)
-        write_run(here / "runs" / name, builder, objective)
-    return here
+        (folder_path / "runs" / name).mkdir(parents=True)
+        write_run(folder_path / "runs" / name, builder, objective)
+    return folder_path
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def calls(folder, monkeypatch):
 
 
 @pytest.mark.slow
-def test_runs_and_comparisons_of_a_folder_are_found(folder, monkeypatch, tmp_path):
+def test_runs_and_comparisons_of_the_folder_are_found(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(folder)
     assert sorted(find_runs()) == ["runs/causal", "runs/diffusion", "runs/masked"]
     monkeypatch.chdir(tmp_path)
@@ -56,7 +56,7 @@ def test_runs_and_comparisons_of_a_folder_are_found(folder, monkeypatch, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_is_described_and_answers(calls):
+def test_run_is_described_and_answers(calls):
     described = calls["model"]({"run": "runs/causal"})
     assert described.layout == "decoder" and described.mode == "continue"
     asked = {"run": "runs/causal", "mode": "continue", "text": "Ada", "max_new": 3}
@@ -70,7 +70,7 @@ def test_a_run_is_described_and_answers(calls):
 
 
 @pytest.mark.slow
-def test_the_modes_of_a_page_are_those_that_it_can_use(calls):
+def test_page_offers_only_usable_modes(calls):
     def modes(run):
         return {mode["name"] for mode in calls["model"]({"run": run}).modes}
 
@@ -83,14 +83,14 @@ def test_the_modes_of_a_page_are_those_that_it_can_use(calls):
 
 
 @pytest.mark.slow
-def test_rows_are_counted_with_the_settings_of_a_form(calls, monkeypatch):
+def test_statistics_use_the_settings_of_the_form(calls, monkeypatch):
     monkeypatch.setattr(showing, "STATISTICS_ROWS", 4)
     values = {"objectives.masked_lm.span_lengths": "[0.0, 1.0]"}
     asked = {"objective": "masked_lm", "text": "a b", "vocabulary": "bytes", "values": values}
     assert "<svg" in calls["statistics"](asked)["html"]
 
 
-def test_mistakes_are_refused(calls):
+def test_invalid_calls_are_rejected(calls):
     asked = {"run": "runs/causal", "mode": "continue", "text": "a"}
     for name in "max_new", "samples", "steps":
         with refuses(ValueError, name, 10**9):
@@ -118,7 +118,7 @@ def test_mistakes_are_refused(calls):
 
 
 @pytest.mark.slow
-def test_the_commands_of_a_page_show_its_picture(calls):
+def test_page_commands_show_the_picture_of_the_page(calls):
     for objective, vocabulary in ("causal_lm", "runs/causal"), ("spans_and_prefix", "bytes"):
         asked = {"objective": objective, "text": "a b c d", "vocabulary": vocabulary}
         words = shlex.split(calls["draw"](asked).commands.shell)[2:]
@@ -131,7 +131,7 @@ def test_the_commands_of_a_page_show_its_picture(calls):
 
 
 @pytest.mark.slow
-def test_the_library_is_a_vocabulary_of_all_commands(monkeypatch, tmp_path):
+def test_library_vocabulary_is_the_same_for_all_commands(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with short_library():
         library = showing.open_vocabulary("library")
@@ -161,7 +161,7 @@ vocabularies.letters.alphabet = "dna"
 
 
 @pytest.mark.slow
-def test_the_text_of_a_run_on_dna_is_a_document_of_its_corpus(dna_run, capsys):
+def test_dna_run_without_a_text_shows_a_corpus_document(dna_run, capsys):
     calls = Explorer().site().calls
     config = pathlib.Path(dna_run) / "config.gin"
     written = config.read_text()
@@ -176,7 +176,7 @@ def test_the_text_of_a_run_on_dna_is_a_document_of_its_corpus(dna_run, capsys):
     assert text[:30] in printed.replace(" ", "") and "give another --text" not in printed
 
 
-def test_a_run_that_opens_slowly_blocks_no_other_run(monkeypatch):
+def test_slowly_opening_run_does_not_block_others(monkeypatch):
     wait = threading.Event()
     monkeypatch.setattr(
         trained_views, "open_run", lambda run, **_: run == "runs/slow" and wait.wait()
@@ -193,7 +193,7 @@ def test_a_run_that_opens_slowly_blocks_no_other_run(monkeypatch):
     assert not is_blocked
 
 
-def test_a_request_imports_no_module_that_the_command_did_not_name(monkeypatch, tmp_path):
+def test_requests_import_no_unnamed_modules(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "named_by_a_request.py").write_text("raise SystemExit('ran')")
     calls = Explorer(objective="my_objectives.mine").site().calls
@@ -202,7 +202,7 @@ def test_a_request_imports_no_module_that_the_command_did_not_name(monkeypatch, 
             calls[name]({"objective": "named_by_a_request.mine", "text": "a b"})
 
 
-def test_a_run_that_names_a_module_is_opened_only_if_it_is_trusted(folder, monkeypatch, tmp_path):
+def test_run_that_names_a_module_needs_trust(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "evil_objectives.py").write_text("raise SystemExit('ran')")

@@ -33,7 +33,7 @@ def marginal(noise, time):
 
 
 @pytest.mark.parametrize("name", NOISES)
-def test_the_noise_of_a_time_is_a_distribution_and_the_chain_goes_back_through_each(name):
+def test_noise_marginals_are_consistent_with_the_reverse_chain(name):
     """If a model knows the distribution of text, sampling gives the one at earlier times."""
     noise, ids = NOISES[name] or mask_noise, jnp.arange(SIZE)
 
@@ -58,7 +58,7 @@ def test_the_noise_of_a_time_is_a_distribution_and_the_chain_goes_back_through_e
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", NOISES)
-def test_a_model_that_knows_the_distribution_of_text_draws_from_it(name):
+def test_exact_model_samples_its_own_distribution(name):
     rows, slots = 256, np.arange(32)[None].repeat(256, 0)
 
     def logits_of(tokens):
@@ -79,20 +79,22 @@ def test_a_model_that_knows_the_distribution_of_text_draws_from_it(name):
 
 
 @pytest.mark.slow
-def test_what_is_written_stays_where_the_noise_has_masks_alone():
+def test_written_tokens_are_final_only_for_mask_noise():
     def logits_of(tokens):  # every written token makes another token the likeliest
         written = (tokens != MASK).sum(1, keepdims=True) % 4 + 1
         return jax.nn.one_hot(jnp.broadcast_to(written, tokens.shape), SIZE) * 9.0
 
-    seen = []
+    tokens_by_step = []
     how = Unmasking("ancestral", sampled=False, noise=None, mask=MASK, text=TEXT)
     for steps in (1, 2, 3, 4):
         rows = jnp.arange(24)[None], jnp.ones((1, 24), bool), jnp.array([steps])
         masks = MaskSlots(*rows, jax.random.key(5)[None])
         found = written_tokens(logits_of, masks, how, 0.0, jnp.asarray(P > 0))
-        seen.append(set(np.asarray(found).ravel().tolist()))
-    assert seen[0] == {1} and all(1 <= min(some) and max(some) < 5 for some in seen)
-    assert len(seen[3]) > 1
+        tokens_by_step.append(set(np.asarray(found).ravel().tolist()))
+    assert tokens_by_step[0] == {1} and all(
+        1 <= min(tokens_of_step) and max(tokens_of_step) < 5 for tokens_of_step in tokens_by_step
+    )
+    assert len(tokens_by_step[3]) > 1
 
 
 @pytest.mark.slow
@@ -104,7 +106,7 @@ def test_what_is_written_stays_where_the_noise_has_masks_alone():
         ("step_unrolled", "unrolled_denoising", "denoise"),
     ],
 )
-def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective, mode):
+def test_masks_are_filled_and_other_text_stays(layout, objective, mode):
     one = trained(layout, objective)
     write = functools.partial(unmask, one, mode=mode, order="ancestral")
     texts = ["a [MASK]", "[MASK]bc[MASK]d, and more", "so[MASK][MASK]"]
@@ -118,7 +120,7 @@ def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective,
     assert [record["answer"] for record in records] == unmask(one, texts, mode=mode)
 
 
-def test_a_model_of_random_tokens_fills_no_masks_and_one_of_masks_takes_no_random_tokens():
+def test_modes_of_mask_and_uniform_noise_are_not_interchangeable():
     uniform, masked = trained("encoder", "uniform_diffusion"), trained("encoder", "masked_lm")
     for mode in ("mask", "unmask"):
         with refuses(ValueError, "denoise"):

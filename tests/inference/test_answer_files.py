@@ -25,7 +25,7 @@ def write(path, upto=None):
     return out
 
 
-def test_read_items(tmp_path):
+def test_items_are_read_from_json_lines(tmp_path):
     file = tmp_path / "in.jsonl"
     lines = [json.dumps(item, ensure_ascii=k % 2 == 0) for k, item in enumerate(ITEMS)]
     file.write_text("\n\n".join([*lines, '"just a \u2028 text"', "  "]), encoding="utf-8")
@@ -34,7 +34,7 @@ def test_read_items(tmp_path):
     assert read_items(str(file)) == [{"text": "windows"}, {"text": "lines"}]
 
 
-def test_read_items_of_sequence_files(tmp_path):
+def test_items_are_read_from_sequence_files(tmp_path):
     file = tmp_path / "in.fasta"
     file.write_text(">sp|P1|Y_HUMAN two\nMKv\nAA\n>x\nM!\n")
     first, bad = make_items("embed", file=str(file))
@@ -52,14 +52,14 @@ def test_read_items_of_sequence_files(tmp_path):
         (b'{"text": "a"}\n{"text": "\xff"}\n', ["in.jsonl:2", "UTF-8"]),
     ],
 )
-def test_a_line_that_cannot_be_read_is_named(tmp_path, content, values):
+def test_malformed_line_is_named(tmp_path, content, values):
     file = tmp_path / "in.jsonl"
     file.write_bytes(content)
     with refuses(ValueError, *values):
         read_items(str(file))
 
 
-def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
+def test_malformed_line_gets_an_error_as_its_answer(tmp_path):
     file, nested = tmp_path / "in.jsonl", b'{"a":' * 100_000
     file.write_bytes(b"\n".join([b'{"text": "a", "error": "own"}', nested, b'{"text": }', b'"b"']))
     with refuses(ValueError, "in.jsonl", "2"):
@@ -68,7 +68,7 @@ def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
     items = with_masks(items, 1)
     for _ in range(2):  # and once more after all items are answered
         out = AnswerFile(str(tmp_path / "out.jsonl"), items)
-        out.answer_rest(lambda some, numbers: [{"answer": item["text"]} for item in some], 3)
+        out.answer_rest(lambda chunk, numbers: [{"answer": item["text"]} for item in chunk], 3)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line.get("answer") for line in found] == ["a[MASK]", None, None, "b[MASK]"]
     assert_named(found[1]["error"], "in.jsonl:2", "JSON")
@@ -79,12 +79,12 @@ def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
         make_items("continue", file=str(file))
 
 
-def test_no_file(tmp_path):
+def test_missing_file_is_named(tmp_path):
     with refuses(ValueError, "in.jsonl"):
         read_items(str(tmp_path / "in.jsonl"))
 
 
-def test_an_answer_has_its_items_fields(tmp_path):
+def test_answer_keeps_the_fields_of_its_item(tmp_path):
     write(tmp_path / "sub" / "out.jsonl")  # the folder is created
     lines = (tmp_path / "sub" / "out.jsonl").read_bytes().decode().split("\n")
     assert lines.pop() == "" and len(lines) == len(ITEMS)
@@ -99,7 +99,7 @@ def test_an_answer_has_its_items_fields(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_at_any_byte_and_started_again(tmp_path):
+def test_answer_file_cut_at_any_byte_is_completed_identically(tmp_path):
     whole_file = tmp_path / "whole.jsonl"
     write(whole_file)
     whole = whole_file.read_bytes()
@@ -114,7 +114,7 @@ def test_killed_at_any_byte_and_started_again(tmp_path):
         assert file.read_bytes() == whole, kept
 
 
-def test_answers_that_are_missing_are_made_in_chunks(tmp_path):
+def test_missing_answers_are_computed_in_chunks(tmp_path):
     out, asked = write(tmp_path / "out.jsonl", upto=1), []
 
     def answer(items, numbers):
@@ -129,13 +129,13 @@ def test_answers_that_are_missing_are_made_in_chunks(tmp_path):
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def test_items_that_cannot_be_answered_cost_no_others(tmp_path):
+def test_failing_items_get_errors_and_others_are_answered(tmp_path):
     """If a text does not fit in memory, chunks are halved until the text is alone."""
     items, sizes = [{"text": str(k), "error": "own"} for k in range(16)], []
 
-    def answer(some, numbers):
-        sizes.append(len(some))
-        texts = [item["text"] for item in some]
+    def answer(chunk, numbers):
+        sizes.append(len(chunk))
+        texts = [item["text"] for item in chunk]
         if "5" in texts:
             raise MemoryError("RESOURCE_EXHAUSTED: 9 TB\nand more")
         if "11" in texts:
@@ -154,8 +154,8 @@ def test_items_that_cannot_be_answered_cost_no_others(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError(1), TypeError(2)])
-def test_what_no_item_can_have_is_raised(tmp_path, error):
-    def answer(some, numbers):
+def test_errors_that_are_not_caused_by_an_item_are_raised(tmp_path, error):
+    def answer(chunk, numbers):
         raise error
 
     out = AnswerFile(str(tmp_path / "out.jsonl"), ITEMS)
@@ -164,14 +164,14 @@ def test_what_no_item_can_have_is_raised(tmp_path, error):
     assert caught.value is error and out.done == 0
 
 
-def test_exact_matches(tmp_path):
+def test_exact_matches_are_counted(tmp_path):
     items = [{"text": str(k), "label": k} for k in range(4)]
     out = AnswerFile(str(tmp_path / "out.jsonl"), items)
     out.append([{"answer": answer} for answer in ("0", " 1\n", "22", "\u2028")])
     assert out.exact_matches("label") == 2
 
 
-def test_answers_to_other_items_are_refused_and_left_alone(tmp_path):
+def test_answers_to_other_items_are_rejected_and_kept(tmp_path):
     file = tmp_path / "out.jsonl"
     write(file)
     before = file.read_bytes()
@@ -197,7 +197,7 @@ def test_answers_to_other_items_are_refused_and_left_alone(tmp_path):
     assert AnswerFile(str(file), ITEMS).done == len(ITEMS)
 
 
-def test_answers_of_other_settings_are_refused(tmp_path):
+def test_answers_of_other_settings_are_rejected(tmp_path):
     file, settings = str(tmp_path / "out.jsonl"), {"run": "a", "stop": ("x",), "seed": 0}
     out = AnswerFile(file, ITEMS)
     out.check_made_by(settings)
@@ -213,7 +213,7 @@ def test_answers_of_other_settings_are_refused(tmp_path):
     AnswerFile(file, ITEMS).check_made_by(settings | {"run": "b"})
 
 
-def test_answers_can_be_items_again(tmp_path):
+def test_answers_can_be_read_as_items(tmp_path):
     """The answers of one model can be the items of the next."""
     first = tmp_path / "first.jsonl"
     write(first)

@@ -79,7 +79,7 @@ def sequences(beams, i):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stops, penalty", [((), 1.0), ((STOP,), 0.0), ((STOP, 4), -1.0)])
-def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
+def test_exhaustive_beams_find_the_best_sequences(stops, penalty):
     """The number of beams equals the number of sequences, so the search leaves out none."""
     model, params = small_form()
     beams = VOCAB**NEW
@@ -105,7 +105,7 @@ def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beams, penalty", [(1, 1.0), (2, 0.0), (4, 2.0)])
-def test_scores_match_the_sequences_and_fall(beams, penalty):
+def test_beam_scores_match_their_sequences_and_decrease(beams, penalty):
     model, params = small_form()
     found = beam_search(
         model,
@@ -125,7 +125,7 @@ def test_scores_match_the_sequences_and_fall(beams, penalty):
 
 
 @pytest.mark.slow
-def test_one_beam_is_greedy():
+def test_single_beam_equals_greedy_decoding():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     stops = (made_tokens(decode(model, params, prompts, max_new=7))[0][3],)
@@ -173,7 +173,7 @@ def test_only_allowed_tokens_are_generated():
 
 
 @pytest.mark.slow
-def test_eight_devices_equal_one():
+def test_eight_devices_give_the_beams_of_one():
     model, params = made("t5")
     prompts = prompts_of(model, PROMPTS)
 
@@ -189,7 +189,7 @@ def test_eight_devices_equal_one():
     )
 
 
-def test_zero_beams_are_refused():
+def test_zero_beams_are_rejected():
     model, params = small_form()
     with refuses(ValueError, "beams", "1", "0"):
         beam_search(model, params, prompts_of(model, ROWS), beams=0, max_new=2)

@@ -91,7 +91,7 @@ def continued_plainly(layout, text: str, max_new: int, positions=0) -> list[int]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
-def test_blocks_are_written_as_by_reading_the_whole_row(layout):
+def test_cached_block_decoding_equals_full_passes(layout):
     got = continue_blocks(model(layout), TEXTS, max_new=20)
     for text, one in zip(TEXTS, got):
         assert one.text == CODEC.decode(continued_plainly(layout, text, 20))
@@ -99,7 +99,7 @@ def test_blocks_are_written_as_by_reading_the_whole_row(layout):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
-def test_the_last_block_ends_where_the_positions_of_the_model_do(layout):
+def test_last_block_ends_at_the_last_position(layout):
     """The block ends after 4 tokens, like the last block of a training row.
 
     No positions are shared.
@@ -111,7 +111,7 @@ def test_the_last_block_ends_where_the_positions_of_the_model_do(layout):
 
 
 @pytest.mark.slow
-def test_samples_depend_on_their_number_alone():
+def test_samples_depend_only_on_their_number():
     draw = functools.partial(
         continue_blocks,
         model(),
@@ -126,7 +126,7 @@ def test_samples_depend_on_their_number_alone():
     assert draw(TEXTS[1:2], numbers=[7]) != both[1:]
 
 
-def test_the_mode_of_a_model_that_block_diffusion_trained():
+def test_block_diffusion_model_answers_in_blocks_mode():
     assert mode_of(model()) == "blocks"
     (record,) = answer(model(), "blocks", [{"text": "import os"}], Options(Decoding(max_new=4)))
     assert set(record) == {"answer", "ended"}
@@ -226,7 +226,7 @@ def pairs_written(layout, prompt, temperature):
     "layout, prompt",  # texts that end at the end of a block, or within one
     [(layout, prompt) for layout in ("encoder_decoder", "decoder") for prompt in ("ab", "abc")],
 )
-def test_blocks_are_drawn_from_the_distribution_of_the_model(layout, prompt):
+def test_sampled_blocks_follow_the_model_distribution(layout, prompt):
     """Uses a chi-squared test with a significance level of 0.001."""
     expected, draws = pairs_written(layout, prompt, temperature=0.8), 1500
     assert sum(expected.values()) == pytest.approx(1)

@@ -42,7 +42,7 @@ def logits_of(one, batch, head):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", [pytest.param("encoder", marks=pytest.mark.slow), "decoder"])
-def test_classes_are_as_in_training(builder):
+def test_class_probabilities_match_training(builder):
     """A decoder that was trained for this reads a text both ways.
 
     Imported decoders read left to right (tests/parity).
@@ -56,7 +56,7 @@ def test_classes_are_as_in_training(builder):
 
 
 @pytest.mark.slow
-def test_numbers_are_as_in_training():
+def test_regression_outputs_match_training():
     one = model("sequence_regression", num_classes=1, classes=())
     build = objectives.sequence_regression
     expected = logits_of_training(one, build, TEXTS[1], 1500, "classes")[0, 0]
@@ -67,7 +67,7 @@ def test_numbers_are_as_in_training():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", ["encoder", "decoder"])
-def test_tags_are_as_in_training(builder):
+def test_word_tags_match_training(builder):
     """Each word is tokenized with a space before it and takes the class of its first token."""
     one = model("token_classification", builder=builder)
     words = TEXTS[1].split()
@@ -82,7 +82,7 @@ def test_tags_are_as_in_training(builder):
 
 
 @pytest.mark.slow
-def test_pairs_are_as_in_training():
+def test_pair_probabilities_match_training():
     build = objectives.sentence_order_prediction
     one = model("sentence_order_prediction", classes=())
     features, batch = corrupted_document(build, tuple(CODEC.encode(TEXT)), 0)
@@ -99,24 +99,24 @@ def test_pairs_are_as_in_training():
 
 
 @pytest.mark.slow
-def test_texts_do_not_depend_on_their_batch():
+def test_classifications_do_not_depend_on_the_batch():
     one, counts = model("sequence_classification"), []
     whole = classify(one, TEXTS)
-    few = classify(one, TEXTS, batching=Batching(3, counts.append))
-    for a, b in zip(few, whole, strict=True):
+    in_batches = classify(one, TEXTS, batching=Batching(3, counts.append))
+    for a, b in zip(in_batches, whole, strict=True):
         assert [name for name, _ in a] == [name for name, _ in b]
         np.testing.assert_allclose([p for _, p in a], [p for _, p in b], atol=1e-5)
     assert counts == [3, 1]
 
 
-def test_classes_without_names():
+def test_unnamed_classes_are_numbered():
     one = model("sequence_classification", classes=())
     ((name, p), *others) = classify(one, ["tea"])[0]
     assert {name, *(other for other, _ in others)} == {"class 0", "class 1", "class 2"}
     assert p + sum(x for _, x in others) == pytest.approx(1, abs=1e-5)
 
 
-def test_what_cannot_be_classified():
+def test_unclassifiable_inputs_are_rejected():
     one = model("sequence_classification", positions="learned", max_positions=8)
     assert classify(one, ["123456"])
     for what, texts, values in (

@@ -126,12 +126,12 @@ def test_decoding_with_the_kv_cache_equals_one_full_pass(name, both_ways):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["parallel heads", "parallel heads, windows"])
-def test_the_kv_cache_serves_parallel_heads(name):
+def test_kv_cache_supports_parallel_heads(name):
     assert_steps_equal_one_run(name, *unrolled(*made(name)), False)
 
 
 @pytest.mark.slow
-def test_unrolling_does_not_need_a_second_copy():
+def test_unrolling_frees_the_scanned_layers():
     model, params = made("llama3")
     expected, given = unrolled(model, params)[1], jax.tree.map(jnp.copy, params)
     jax.tree.map(np.testing.assert_array_equal, unrolled(model, given, donate=True)[1], expected)
@@ -140,7 +140,7 @@ def test_unrolling_does_not_need_a_second_copy():
     assert any("/layers/" in path for path in flattened(given))
 
 
-def test_scanned_layers_refuse_a_kv_cache():
+def test_scanned_layers_reject_a_kv_cache():
     model, params = made("llama3")
     with refuses(ValueError, "scan_layers"):
         model.prefill(params, prompts_of(model, PROMPTS).batch, CAPACITY)
@@ -171,7 +171,7 @@ def greedy_by_full_runs(name, row, max_new, stops, both_ways=False):
 @pytest.mark.parametrize(
     "name, both_ways", [pytest.param("t5", False, marks=pytest.mark.slow), ("llama3", True)]
 )
-def test_greedy_equals_a_full_pass_for_each_token(name, both_ways):
+def test_greedy_decoding_equals_a_full_pass_per_token(name, both_ways):
     model, params = form(name)
     stops = greedy_by_full_runs(name, PROMPTS[0], 4, (), both_ways)[0][2:3]
     found = decode(
@@ -215,7 +215,7 @@ def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
 
 
 @pytest.mark.slow
-def test_log_probabilities_are_before_temperature_and_filters():
+def test_log_probabilities_ignore_temperature_and_filters():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     found = decode(
@@ -237,7 +237,7 @@ def test_log_probabilities_are_before_temperature_and_filters():
 
 
 @pytest.mark.slow
-def test_chunks_equal_one_call_and_stay_readable():
+def test_chunked_decoding_equals_one_call_and_earlier_chunks_stay_readable():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     sampled = dict(sampling=Sampling(temperature=2.0), keys=jax.random.split(jax.random.key(5), 3))
@@ -284,7 +284,7 @@ def test_only_allowed_tokens_are_generated():
 
 
 @pytest.mark.slow
-def test_width_changes_nothing():
+def test_prompt_width_does_not_change_the_tokens():
     model, params = form("llama3")
     found = decode(model, params, decoder_prompts(PROMPTS), max_new=8)
     wide = decode(model, params, decoder_prompts(PROMPTS, width=9), max_new=8)
@@ -297,7 +297,7 @@ def test_width_changes_nothing():
 
 
 @pytest.mark.slow
-def test_bfloat16_decodes():
+def test_bfloat16_model_decodes():
     model = decoder(dtype="bfloat16")
     params = init(model, decoder_prompts([[1]]).batch)
     found = decode(*decoding_form(model, params), decoder_prompts(PROMPTS), max_new=5)
@@ -308,7 +308,7 @@ def test_bfloat16_decodes():
 
 
 @pytest.mark.slow
-def test_more_slots_than_positions_are_refused():
+def test_more_slots_than_positions_are_rejected():
     model, params = form("gpt2")
     decode(model, params, prompts_of(model, PROMPTS), max_new=CAPACITY - 4)  # all tokens that fit
     with refuses(ValueError, "17", "16"):
@@ -318,7 +318,7 @@ def test_more_slots_than_positions_are_refused():
         decode(model, params, encoder_decoder_prompts([text(17, 0)], [[1]]), max_new=3)
 
 
-def test_missing_prompts_keys_and_lengths_are_refused():
+def test_missing_prompts_keys_and_lengths_are_rejected():
     model, params = form("llama3")
     with refuses(ValueError, "max_new", "1", "0"):
         decode(model, params, prompts_of(model, PROMPTS), max_new=0)
@@ -343,7 +343,7 @@ def test_batches_divide_over_devices():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama3", pytest.param("t5", marks=pytest.mark.slow)])
-def test_eight_devices_equal_one(name):
+def test_eight_devices_give_the_tokens_of_one(name):
     model, params = made(name)
     prompts = prompts_of(model, PROMPTS)
     keys = jax.random.split(jax.random.key(3), 3)

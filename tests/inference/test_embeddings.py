@@ -44,7 +44,7 @@ class Hashable:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", ["two_towers", "encoder"])
-def test_pairs_are_as_their_loss_saw_them(builder):
+def test_pair_embeddings_match_those_of_the_loss(builder):
     one = trained(builder, "contrastive_pairs")
     first, second = TEXTS
     sides = CODEC.encode(first), CODEC.encode(second)
@@ -58,7 +58,7 @@ def test_pairs_are_as_their_loss_saw_them(builder):
 
 
 @pytest.mark.slow
-def test_an_embedding_of_electra_is_of_its_discriminator():
+def test_electra_embeds_with_its_discriminator():
     one = trained("electra", "replaced_token_detection")
     ((_, found),) = token_states(one, [CODEC.encode(TEXTS[0])])
     mean = found.layers[0].mean(0)
@@ -67,7 +67,7 @@ def test_an_embedding_of_electra_is_of_its_discriminator():
 
 
 @pytest.mark.slow
-def test_an_embedding_of_a_masked_autoencoder_is_the_state_that_its_decoder_was_given():
+def test_masked_autoencoder_embeds_with_its_bottleneck_state():
     one, plain = trained("masked_autoencoder", "retromae"), trained("encoder", "masked_lm")
     encoder = plain._replace(params=one.params["encoder"])
     expected = embed(encoder, TEXTS, pooling="first")
@@ -77,7 +77,7 @@ def test_an_embedding_of_a_masked_autoencoder_is_the_state_that_its_decoder_was_
 
 
 @pytest.mark.slow
-def test_views_are_as_their_loss_saw_them():
+def test_view_embeddings_match_those_of_the_loss():
     one = trained("encoder", "contrastive")
     expected = pooled(objectives.contrastive, Hashable(one), tuple(CODEC.encode(TEXTS[1])))
     np.testing.assert_allclose(expected[0], expected[1], atol=1e-5)  # without dropout
@@ -85,7 +85,7 @@ def test_views_are_as_their_loss_saw_them():
 
 
 @pytest.mark.parametrize("name", ["masked_lm", None])
-def test_of_other_models_it_is_the_mean_of_the_tokens(name):
+def test_other_models_embed_with_the_mean_state(name):
     """The text is framed as in training, with [CLS] and [SEP]; an imported model's text is too."""
     one = trained("encoder", *([name] if name else []))
     tokens = [IDS.cls, *CODEC.encode(TEXTS[0]), IDS.sep]
@@ -122,7 +122,7 @@ def test_of_other_models_it_is_the_mean_of_the_tokens(name):
         ),
     ],
 )
-def test_the_state_that_a_loss_read_is_the_embedding(build, pooling):
+def test_prompt_form_records_the_pooling_of_the_loss(build, pooling):
     forms = build(IDS).facts.prompt_forms
     form = prompt_form(Trained(None, {}, IDS, CODEC.encode, CODEC.decode, forms), "embed")
     assert form.pooling == pooling and form.head is None
@@ -133,18 +133,18 @@ def test_the_state_that_a_loss_read_is_the_embedding(build, pooling):
     "objective, pooling",
     [("contrastive", "first"), pytest.param("masked_lm", "mean", marks=pytest.mark.slow)],
 )
-def test_rows_do_not_depend_on_their_batch_and_have_length_1(objective, pooling):
+def test_embeddings_do_not_depend_on_the_batch_and_have_length_1(objective, pooling):
     one, texts, counts = trained("encoder", objective), [*TEXTS, "a", "x" * 40, "tea"], []
     whole = embed(one, texts, pooling=pooling)
     assert whole.shape == (5, 16) and whole.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(whole, axis=-1), 1, atol=1e-5)
-    few = embed(one, texts, pooling=pooling, batching=Batching(2, counts.append))
-    np.testing.assert_allclose(few, whole, atol=1e-5)
+    in_batches = embed(one, texts, pooling=pooling, batching=Batching(2, counts.append))
+    np.testing.assert_allclose(in_batches, whole, atol=1e-5)
     assert counts == [2, 2, 1]
     assert np.abs(whole @ whole.T - np.eye(5)).max() < 1 - 1e-4  # the embeddings differ
 
 
-def test_what_cannot_be_embedded():
+def test_invalid_texts_and_poolings_are_rejected():
     one = trained("encoder", "contrastive", positions="learned", max_positions=8)
     assert embed(one, ["1234567"]).shape == (1, 16)
     for texts, settings, values in (

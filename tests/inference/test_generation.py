@@ -59,7 +59,7 @@ WAYS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
 @pytest.mark.parametrize("way", WAYS)
-def test_answers_do_not_depend_on_batches_or_their_order(way, layout):
+def test_answers_do_not_depend_on_the_batch_or_its_order(way, layout):
     decoding = WAYS[way]
     whole = answers(layout, decoding)
     alone = Decoding(**(vars(decoding) | {"batch_size": 4}))
@@ -99,7 +99,7 @@ def test_neither_padding_nor_unused_ids_are_generated():
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_an_answer_may_end_with_padding_if_that_is_a_stop_id(beams):
+def test_padding_may_end_an_answer_as_a_stop_id(beams):
     one, prompts = model("decoder")[0], prompts_for("decoder", ["tea"])
     others = tuple(i for i in range(one.model.vocab_size) if i != IDS.pad)
     rules = GenerationRules(stop_ids=(IDS.eos, IDS.pad), suppressed=others)
@@ -119,14 +119,14 @@ def test_samples_depend_on_numbers_and_seeds_only():
     assert len({tuple(answer.tokens) for answer in several[0]}) == 3
 
 
-def test_samples_of_a_beam_search_are_its_best():
+def test_beam_search_returns_its_best_samples():
     best, second = answers("decoder", Decoding(8, beams=4, samples=2), ["tea"])[0]
     assert best.log_prob >= second.log_prob and best.tokens != second.tokens
     (alone,) = answers("decoder", Decoding(8, beams=4), ["tea"])[0]
     assert alone.tokens == best.tokens
 
 
-def test_an_answer_ends_before_a_stop_string():
+def test_answer_ends_before_a_stop_string():
     (free,) = answers("decoder", Decoding(MAX_NEW), ["tea"])[0]
     assert len(free.text) > 4
     stop, later = free.text[3:5], free.text[4:7]
@@ -160,7 +160,7 @@ def test_tokens_after_a_stop_string_do_not_count():
     assert drafted.tokens == tokens and drafted.log_prob == pytest.approx(exact.log_prob, abs=1e-4)
 
 
-def test_a_first_word_keeps_its_space():
+def test_first_word_keeps_its_space():
     """The vocabulary decodes the first word of a text without the space in its piece."""
     words = ["", " The", " capital", " is", " Paris"]
 
@@ -176,7 +176,7 @@ def test_a_first_word_keeps_its_space():
 
 
 @pytest.mark.slow
-def test_callbacks_while_generating():
+def test_callbacks_report_batches_and_partial_texts():
     calls = []
     sampled = Decoding(4, temperature=1.0, samples=2, batch_size=8)
     answers("decoder", sampled, on_batch=calls.append)
@@ -192,7 +192,7 @@ def test_callbacks_while_generating():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["multi_token_prediction", "tidar"])
-def test_drafts_change_no_answer(name):
+def test_drafts_do_not_change_answers(name):
     heads = ("vocabulary", "ahead_2", "ahead_3") if name == "multi_token_prediction" else None
     one = trained("decoder", name, heads=heads, num_layers=2)
     prompts = [text_prompt(one, "continue", text) for text in TEXTS[:3]]
@@ -207,7 +207,7 @@ def test_drafts_change_no_answer(name):
 
 
 @pytest.mark.slow
-def test_answers_beyond_the_positions_are_refused():
+def test_answers_beyond_the_positions_are_rejected():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
     ask = functools.partial(text_prompt, short, "continue")
     assert generate(short, [ask("a" * 11)], Decoding(4))[0][0].tokens
@@ -230,12 +230,12 @@ def test_answers_beyond_the_positions_are_refused():
         (dict(top_p=0.5), ["top_p", "temperature=0"]),
     ],
 )
-def test_settings_that_exclude_each_other(settings, values):
+def test_conflicting_decoding_settings_are_rejected(settings, values):
     with refuses(ValueError, *values):
         assert Decoding(**settings).sampling
 
 
-def test_sampling_has_the_settings():
+def test_decoding_passes_its_settings_to_sampling():
     expected = Sampling(1.2, 0.5, 3, 0.9, 0.1)
     got = Decoding(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, repetition_penalty=1.2)
     assert got.sampling == expected

@@ -28,12 +28,12 @@ STARTS, ENDS, STOP, NEW = jnp.array([1, 2]), jnp.array([1, 5]), 2, 4
     ],
     ids=lambda x: str(x) if isinstance(x, GenerationRules) else "",
 )
-def test_which_ids_may_come_next(rules, first, second):
+def test_rules_restrict_the_next_ids(rules, first, second):
     scores = jnp.zeros((2, 8))
     found = np.asarray(with_rules(scores, rules, (STOP,), TOKENS, STARTS, ENDS, NEW)) > -1
     assert [set(np.flatnonzero(row)) for row in found] == [set(first), set(second)]
 
 
-def test_an_n_gram_longer_than_a_row_repeats_nothing():
+def test_ngrams_longer_than_a_row_never_repeat():
     assert not completes_ngram(6, TOKENS, ENDS, 8).any()
     assert not completes_ngram(7, TOKENS, ENDS, 8).any()

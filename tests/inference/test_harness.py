@@ -58,7 +58,7 @@ def decoder():
 
 
 @pytest.mark.slow
-def test_tasks_of_the_harness(decoder):
+def test_harness_tasks_are_scored(decoder):
     model = harness_model(decoder)
     tasks = [CHOICE, ROLLING, WRITING]
     found = lm_eval.simple_evaluate(model=model, tasks=tasks, bootstrap_iters=0)
@@ -77,7 +77,7 @@ def test_tasks_of_the_harness(decoder):
     assert written == expected and any(expected)
 
 
-def test_an_answer_of_the_likeliest_tokens_is_greedy(decoder):
+def test_harness_reports_whether_an_answer_is_greedy(decoder):
     items = [{"text": TEXT[:n]} for n in range(5, 35)]
     found = inference.answer(decoder, "next", items, inference.Options(top=2))
     likely = [
@@ -104,7 +104,7 @@ def test_long_texts_are_scored_in_windows(decoder):
     assert 39 < len(TEXT) < 78 and found == pytest.approx(first + second, abs=1e-4)
 
 
-def test_long_contexts_lose_their_start(decoder):
+def test_long_contexts_are_truncated_at_their_start(decoder):
     model = harness_model(decoder)
     long, short = (TEXT, " tea"), (TEXT[-35:], " tea")
     (one, _), (other, _) = model.loglikelihood(requests("loglikelihood", long, short))
@@ -117,7 +117,7 @@ def test_long_contexts_lose_their_start(decoder):
     assert answers[0] == answers[1]
 
 
-def test_answers_of_an_encoder_decoder():
+def test_encoder_decoder_scores_answers_but_not_whole_texts():
     answering = trained("encoder_decoder", "text_to_text")
     model = harness_model(answering)
     (found,) = model.loglikelihood(requests("loglikelihood", ("Who?", "Ada")))
@@ -126,7 +126,7 @@ def test_answers_of_an_encoder_decoder():
         model.loglikelihood_rolling(requests("loglikelihood_rolling", (TEXT,)))
 
 
-def test_what_has_no_probability_is_refused(decoder):
+def test_requests_without_a_likelihood_are_rejected(decoder):
     with refuses(ValueError, "causal", "encoder-decoder"):
         harness_model(trained("encoder", "masked_lm"))
     with refuses(ValueError, "empty"):

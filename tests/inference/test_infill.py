@@ -71,7 +71,7 @@ def filled_in(layout, rows):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", MODELS)
-def test_given_and_truth_are_the_objectives_inputs_and_targets(layout):
+def test_given_and_truth_are_inputs_and_targets_of_the_objective(layout):
     features = corrupted(layout)
     for example, inputs, targets in zip(
         filled(layout), *map(np.asarray, (features["inputs"], features["targets"]))
@@ -83,7 +83,7 @@ def test_given_and_truth_are_the_objectives_inputs_and_targets(layout):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", MODELS)
-def test_predictions_do_not_depend_on_what_is_hidden(layout):
+def test_predictions_do_not_depend_on_hidden_tokens(layout):
     _, _, _, _, _, rows = case(layout)
     before = filled(layout)
     hidden = np.array([[t not in e.given for t in row] for e, row in zip(before, rows.tokens)])
@@ -99,7 +99,7 @@ def test_predictions_do_not_depend_on_what_is_hidden(layout):
 @pytest.mark.parametrize(
     "layout", ["decoder", pytest.param("encoder_decoder", marks=pytest.mark.slow)]
 )
-def test_predictions_depend_on_what_is_given(layout):
+def test_predictions_depend_on_given_tokens(layout):
     _, _, _, _, _, rows = case(layout)
     other = filled_in(layout, rows._replace(tokens=rows.tokens[::-1].copy()))
     assert any(a.predicted != b.predicted for a, b in zip(filled(layout), other))
@@ -107,7 +107,7 @@ def test_predictions_depend_on_what_is_given(layout):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", MODELS)
-def test_greedy_equals_argmax_step_by_step(layout):
+def test_greedy_infilling_equals_stepwise_argmax(layout):
     """The targets are built by hand, with one run of the model for each prefix."""
     _, model, params, group, _, _ = case(layout)
     features = corrupted(layout)
@@ -149,7 +149,7 @@ def decode(tokens):
     return "".join(f"·{t}" for t in tokens)
 
 
-def test_an_example_shows_prediction_and_truth_of_each_blank():
+def test_shown_example_has_prediction_and_truth_of_each_blank():
     first, second = tiny.IDS.sentinels[:2]
     example = Infilled(
         given=[5, first, 6, second],
@@ -195,7 +195,7 @@ class ForcedModel:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", MODELS)
-def test_passages_are_shown_where_the_objective_gives_inputs(layout):
+def test_passages_are_shown_only_for_objectives_with_inputs(layout):
     _, model, params, _, _, _ = case(layout)
     documents = [Document(tokens) for tokens in tiny.documents(10)]
 
@@ -220,7 +220,7 @@ def test_passages_are_shown_where_the_objective_gives_inputs(layout):
 
 
 @pytest.mark.slow
-def test_passages_are_of_the_text_that_the_shown_member_reads():
+def test_passages_come_from_the_source_of_the_shown_member():
     _, model, params, _, _, _ = case("encoder_decoder")
     spans = functools.partial(span_corruption, mean_span_length=2)
     objective = mixture(tiny.IDS, {"causal": (causal_lm, 1), "spans": (spans, 1)})
@@ -234,7 +234,7 @@ def test_passages_are_of_the_text_that_the_shown_member_reads():
 
 
 @pytest.mark.slow
-def test_whole_documents_are_shown_as_examples_are():
+def test_whole_documents_are_shown_as_examples():
     """A document is a question and its answer, without tokens of other documents."""
     _, model, params, _, _, _ = case("encoder_decoder")
     ids = tiny.IDS._replace(sep=101)
@@ -250,7 +250,7 @@ def test_whole_documents_are_shown_as_examples_are():
         assert f"truth '·{50 + i}·{50 + i}'" in text
 
 
-def test_classes_of_tokens_are_not_blanks():
+def test_token_classes_are_not_shown_as_blanks():
     ids = tiny.IDS._replace(cls=102, sep=101)
     objective = token_classification(ids, num_classes=3)
     model = models.encoder(
@@ -273,7 +273,7 @@ def test_classes_of_tokens_are_not_blanks():
 
 
 @pytest.mark.slow
-def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():
+def test_masks_are_filled_in_place_in_text_order():
     ids = tiny.IDS._replace(mask=103)
     objective = masked_lm(ids, rate=0.3, mask_share=0.8, framed=False)
     model = models.encoder(128, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)

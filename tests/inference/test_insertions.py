@@ -58,7 +58,7 @@ def greedy(one, text: str, max_new: int) -> tuple[list[int], bool]:
 
 
 @pytest.mark.parametrize("complete", [NEVER, MIDWAY, ALWAYS])
-def test_each_step_is_the_likeliest_insertion(complete):
+def test_each_step_makes_the_likeliest_insertion(complete):
     one, texts = model(complete), [LONG, SHORT]
     found = insert(one, texts, max_new=6)
     for text, (written, ended) in zip(texts, found):
@@ -86,7 +86,7 @@ def drawn(one, draws: int, max_new: int, width: int) -> np.ndarray:
     return got
 
 
-def test_every_step_draws_again():
+def test_every_insertion_step_uses_new_randomness():
     """If all tokens are about equally likely, the same noise would draw the same token twice."""
     flat = trained("encoder", "insertion_lm")
     new = [sorted(set(row) - {*AB, 0}) for row in drawn(flat, 20, 2, len(AB) + 2).tolist()]
@@ -94,7 +94,7 @@ def test_every_step_draws_again():
 
 
 @pytest.mark.slow
-def test_slot_and_token_are_drawn_together():
+def test_slot_and_token_follow_their_joint_distribution():
     """Uses a chi-squared test (significance 0.001) of the slot and the parity of the token's id."""
     one, draws, width = model(NEVER), 2000, len(AB) + 2
     got, row = drawn(one, draws, 1, width), AB
@@ -122,7 +122,7 @@ def test_slot_and_token_are_drawn_together():
 
 
 @pytest.mark.slow
-def test_a_draw_does_not_depend_on_other_texts():
+def test_insertions_do_not_depend_on_other_texts():
     one, settings = model(NEVER), dict(max_new=5, temperature=1.0, seed=3)
     together = insert(one, [SHORT, LONG * 2], **settings)
     alone = [insert(one, [x], numbers=[i], **settings)[0] for i, x in enumerate([SHORT, LONG * 2])]
@@ -130,7 +130,7 @@ def test_a_draw_does_not_depend_on_other_texts():
     assert insert(one, [SHORT], **settings | {"seed": 4}) != alone[:1]
 
 
-def test_answers_say_whether_nothing_is_missing():
+def test_answers_state_whether_the_text_is_complete():
     options = Options(Decoding(max_new=3))
     (record,) = answer(model(ALWAYS), "insert", [{"text": SHORT}], options)
     assert record == {"answer": SHORT, "ended": True}

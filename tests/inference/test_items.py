@@ -6,7 +6,7 @@ from pretrax.inference.prompting.items import around_cursor, make_items, with_ma
 from tests.refusals import refuses
 
 
-def test_the_cursor_is_where_an_editor_has_it(tmp_path):
+def test_cursor_position_matches_editors(tmp_path):
     file = tmp_path / "code.py"
     text = "first\f line\nsecond\u2028 still\n\nlast"
     file.write_text(text)
@@ -33,7 +33,7 @@ def test_the_cursor_is_where_an_editor_has_it(tmp_path):
         ("latin.py:1:1", ["latin.py", "UTF-8"]),
     ],
 )
-def test_a_cursor_that_is_nowhere(place, values, tmp_path, monkeypatch):
+def test_invalid_cursor_is_rejected(place, values, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code.py").write_text("one\ntwo\n")
     (tmp_path / "latin.py").write_bytes(b"caf\xe9\n")
@@ -41,7 +41,7 @@ def test_a_cursor_that_is_nowhere(place, values, tmp_path, monkeypatch):
         around_cursor(place)
 
 
-def test_items_of_texts():
+def test_items_are_made_of_texts_by_mode():
     assert make_items("respond", texts=["a", "b"]) == [{"text": "a"}, {"text": "b"}]
     assert make_items("score", texts=["a"], target="b") == [{"text": "a", "target": "b"}]
     assert make_items("pair", texts=["a", "b"]) == [{"text": "a", "second": "b"}]

@@ -12,7 +12,7 @@ from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("builder, name", [("decoder", "causal_lm"), ("encoder", "masked_lm")])
-def test_probabilities_are_those_of_the_score(builder, name):
+def test_token_probabilities_match_score(builder, name):
     one = trained(builder, name)
     found = likeliest_tokens(one, TEXT, top=3)
     (scored,) = score(one, [("", TEXT)])
@@ -33,7 +33,7 @@ def test_alternatives_of_a_token_are_the_likeliest_next_tokens():
 
 
 @pytest.mark.slow
-def test_alternatives_of_a_masked_token_are_the_guesses_of_a_mask():
+def test_alternatives_of_a_masked_token_are_the_mask_predictions():
     one = trained("encoder", "masked_lm")
     (expected,) = fill_masks(one, ["A[MASK]a"], 4)
     found = likeliest_tokens(one, "Ada", top=4)[1].others
@@ -43,7 +43,7 @@ def test_alternatives_of_a_masked_token_are_the_guesses_of_a_mask():
 
 
 @pytest.mark.slow
-def test_an_answer_follows_its_context():
+def test_answer_probabilities_are_conditioned_on_the_context():
     one = trained("encoder_decoder", "prefix_lm")
     found = likeliest_tokens(one, " it", top=2, context="Ada wrote")
     (scored,) = score(one, [("Ada wrote", " it")])

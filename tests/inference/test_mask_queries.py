@@ -40,7 +40,7 @@ def one_row_batch(features, lengths):
 
 
 @pytest.mark.slow
-def test_a_shuffled_model_predicts_masks_as_in_training():
+def test_shuffled_model_predicts_masks_as_in_training():
     """The first mask of the order is the next token after the given tokens."""
     one = model("shuffled_lm")
     features = {
@@ -57,7 +57,7 @@ def test_a_shuffled_model_predicts_masks_as_in_training():
 
 
 @pytest.mark.slow
-def test_a_model_of_groups_predicts_masks_as_in_training():
+def test_any_subset_model_predicts_masks_as_in_training():
     """The given tokens are the first group, and the masks are the second group."""
     one = model("any_subset_lm")
     begins = np.where(np.arange(6) < GIVEN, 0, GIVEN)
@@ -84,7 +84,7 @@ def test_a_model_of_groups_predicts_masks_as_in_training():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_mask_depends_on_given_tokens_alone_and_not_on_its_batch(name):
+def test_mask_states_depend_only_on_given_tokens_not_the_batch(name):
     one = model(name)
     masked = [[0, 2, 5], [1]]
     whole = states_of_masks(one, TEXTS, masked)
@@ -101,7 +101,7 @@ def test_a_mask_depends_on_given_tokens_alone_and_not_on_its_batch(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_texts_are_written_in_any_order(name):
+def test_masks_are_filled_with_text_in_any_order(name):
     one = model(name)
     rows = [Masked([40, IDS.mask, 41, IDS.mask], [1, 3]), Masked([IDS.mask] * 3, [0, 1, 2])]
     for order in ("confidence", "random", "left_to_right"):
@@ -117,7 +117,7 @@ def test_texts_are_written_in_any_order(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_hidden_tokens_have_the_probability_of_their_states(name):
+def test_hidden_log_probs_match_the_mask_states(name):
     one = model(name)
     tokens, hidden = TEXTS[0].copy(), [0, 2, 5]
     (found,) = hidden_log_probs(one, [(tokens.tolist(), hidden)])

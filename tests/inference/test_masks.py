@@ -69,7 +69,7 @@ QUICK = ("masked_lm", "masked_next_token", "masked_diffusion on a decoder")
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
 )
-def test_a_text_with_masks_has_the_form_of_training(name):
+def test_masked_text_has_the_form_of_training(name):
     layout, objective = MODELS[name][0], MODELS[name][-1]
     layout = "encoder" if layout == "electra" else layout
     build = BUILDERS.get(objective) or getattr(objectives, objective)
@@ -94,7 +94,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["masked_lm", "gpt_bert", "replaced_token_detection"])
-def test_guesses_match_the_model(name):
+def test_mask_guesses_match_the_model(name):
     one = model(name)
     found = fill_masks(one, TEXTS, top=4, batching=Batching(3))
     for text, masks in list(zip(TEXTS, found, strict=True))[1:3]:
@@ -111,13 +111,13 @@ def test_guesses_match_the_model(name):
             assert [g.token for g in guesses] == [CODEC.decode([i]) for i in ids]
 
 
-def test_all_guesses_together_are_one():
+def test_mask_guess_probabilities_sum_to_1():
     ((guesses,),) = fill_masks(model("masked_lm"), ["[MASK]"], top=10**6)
     assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-5)
     assert guesses[0].probability >= guesses[-1].probability
 
 
-def test_ways_to_write_a_mask():
+def test_mask_spellings_are_equivalent():
     one = model("masked_lm")
     rows = [
         masked_text(one, f"a {mask} b", PromptForm("mask"))
@@ -136,7 +136,7 @@ def test_ways_to_write_a_mask():
             what(short, ["[MASK]bcdefg"])
 
 
-def test_a_model_from_elsewhere_reads_between_cls_and_sep():
+def test_imported_model_reads_masks_between_cls_and_sep():
     one = trained("encoder")
     row = masked_text(one, "[MASK]", prompt_form(one, "mask"))
     assert row.tokens == [IDS.cls, IDS.mask, IDS.sep] and row.masks == [1]
@@ -144,7 +144,7 @@ def test_a_model_from_elsewhere_reads_between_cls_and_sep():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["mask", "unmask"])
-def test_a_model_that_never_learned_to_predict_masks_fills_none(mode):
+def test_model_not_trained_on_masks_is_rejected(mode):
     items = [{"text": "a [MASK]"}]
     with refuses(ValueError, "middle", "next"):
         answer(trained("decoder", "fill_in_the_middle"), mode, items)
@@ -153,7 +153,7 @@ def test_a_model_that_never_learned_to_predict_masks_fills_none(mode):
 
 
 @pytest.mark.slow
-def test_messages_about_batches():
+def test_batch_callback_reports_the_sizes():
     counts = []
     fill_masks(model("masked_lm"), TEXTS, batching=Batching(3, counts.append))
     unmask(model("masked_lm"), TEXTS, batching=Batching(3, counts.append))
@@ -189,7 +189,7 @@ def revealed(name, text, steps):
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["masked_diffusion", "masked_next_token"])
 @pytest.mark.parametrize("steps", [3, None, 9])
-def test_the_surest_are_written_first(name, steps):
+def test_confidence_order_writes_the_most_confident_first(name, steps):
     one = model(name)
     for text in TEXTS[1:3]:
         total = text.count("[MASK]")
@@ -235,7 +235,7 @@ def drawn_in_turn(name, text, steps, temperature, seed):
 
 @pytest.mark.parametrize("name", ["masked_lm", "masked_next_token"])
 @pytest.mark.parametrize("steps", [3, 9])
-def test_the_least_probable_are_predicted_again(name, steps):
+def test_mask_predict_repredicts_the_least_probable(name, steps):
     one = model(name)
     frame = prompt_form(one, "unmask")
     for text in TEXTS[1:3]:
@@ -246,7 +246,7 @@ def test_the_least_probable_are_predicted_again(name, steps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["masked_lm", "masked_next_token"])
-def test_each_mask_is_drawn_again_in_turn(name):
+def test_gibbs_order_redraws_each_mask_in_turn(name):
     one = model(name)
     frame = prompt_form(one, "unmask")
     how = dict(order="gibbs", steps=3, temperature=2.0, seed=4)
@@ -258,7 +258,7 @@ def test_each_mask_is_drawn_again_in_turn(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["mask_predict", "gibbs"])
-def test_text_that_was_not_masked_stays(order):
+def test_unmasked_text_stays(order):
     first, second, third = "ça <extra_id_0>", " and ", "[x] so"
     text = f"{first}[MASK][MASK]{second}[MASK]{third}"
     for filled in unmask(model("masked_lm"), [text] * 8, order=order, temperature=4.0, steps=2):
@@ -269,13 +269,13 @@ def written(monkeypatch, one, text, steps, **settings):
     """Returns the tokens of the masks after 1, 2, … steps."""
     from jax import lax
 
-    seen = []
+    predictions = []
 
     def unrolled(first, last, step, written):
         step = jax.jit(step)
         for s in range(first, int(last)):
             written = step(s, written)
-            seen.append(np.asarray(written[0])[0])
+            predictions.append(np.asarray(written[0])[0])
         return written
 
     monkeypatch.setattr(lax, "fori_loop", unrolled)
@@ -283,11 +283,11 @@ def written(monkeypatch, one, text, steps, **settings):
         "pretrax.inference.answering.unmasking.jitted", lambda f, *s: functools.partial(f, *s)
     )
     unmask(one, [text], steps=steps, **settings)
-    return seen
+    return predictions
 
 
 @pytest.mark.parametrize("order", ["margin", "entropy", "left_to_right"])
-def test_the_masks_of_an_order_come_one_after_another(order):
+def test_ordered_masks_are_written_one_after_another(order):
     one, text = model("masked_diffusion"), "[MASK]bc[MASK][MASK]d, and more[MASK]"
     row = masked_text(one, text, prompt_form(one, "unmask"))
     tokens = np.array(row.tokens)
@@ -308,7 +308,7 @@ def test_the_masks_of_an_order_come_one_after_another(order):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["confidence", pytest.param("random", marks=pytest.mark.slow)])
-def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
+def test_each_step_writes_its_share_of_masks_only(monkeypatch, order):
     one, text = model("masked_diffusion"), "a[MASK]b" * 7
     before = np.full(7, IDS.mask)
     counts = []
@@ -330,7 +330,7 @@ def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
         *itertools.product(("confidence", "random"), (0.0, 1.0), (None, 2)),
     ],
 )
-def test_a_text_does_not_depend_on_its_batch(order, temperature, steps):
+def test_unmasked_text_does_not_depend_on_the_batch(order, temperature, steps):
     how = dict(order=order, temperature=temperature, steps=steps, seed=5)
     one = model("masked_diffusion")
     whole = unmask(one, TEXTS, **how)
@@ -340,7 +340,7 @@ def test_a_text_does_not_depend_on_its_batch(order, temperature, steps):
 
 
 @pytest.mark.slow
-def test_orders_and_numbers_differ():
+def test_orders_and_sample_numbers_give_different_texts():
     one, text = model("masked_diffusion"), "[MASK]" * 12
     texts = {
         order: unmask(one, [text] * 2, order=order, temperature=1.0)
@@ -359,20 +359,20 @@ def test_orders_and_numbers_differ():
         pytest.param("masked_next_token", "gibbs", marks=pytest.mark.slow),
     ],
 )
-def test_only_text_is_written(name, order):
+def test_only_text_ids_are_written(name, order):
     """Special tokens and rows of the embedding that are not ids are never written."""
     rows = [Masked([IDS.mask] * 40, [*range(1, 40)])] * 4
     for tokens in write_masks(model(name), rows, temperature=8.0, steps=3, order=order):
         assert all(IDS.text[0] <= token < IDS.text[1] for token in tokens)
 
 
-def test_only_text_is_guessed():
+def test_only_text_ids_are_guessed():
     for name in ("masked_lm", "masked_diffusion"):
         ((guesses,),) = fill_masks(model(name), ["[MASK]"], top=10**6)
         assert {guess.id for guess in guesses} == set(range(*IDS.text))
 
 
-def test_what_unmask_refuses():
+def test_invalid_unmasking_settings_are_rejected():
     one = model("masked_diffusion")
     for settings, values in (
         (dict(order="first"), ["order", "'ancestral'", "'gibbs'", "'first'"]),
@@ -389,7 +389,7 @@ def test_what_unmask_refuses():
     "order, temperature",
     [("confidence", 0), ("left_to_right", 0), ("mask_predict", 0), ("ancestral", 1), ("gibbs", 1)],
 )
-def test_the_last_step_of_unmasking_is_the_answer(order, temperature):
+def test_shown_unmasking_steps_end_with_the_answer(order, temperature):
     one = model("masked_diffusion")
     text = "a[MASK]b[MASK][MASK]c"
     settings = dict(order=order, temperature=temperature, steps=3, seed=5)

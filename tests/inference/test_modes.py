@@ -57,7 +57,7 @@ def run_dir(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_mode_lives_in_a_file_of_the_user(run_dir, module, tmp_path, capsys):
+def test_user_mode_answers_texts_and_files(run_dir, module, tmp_path, capsys):
     mine = [f"--run={run_dir}", module, "--mode=mine", "--times=3"]
     predict.main([*mine, "Ada"])
     output, printed = capsys.readouterr().out.split("\n")[:2]
@@ -72,20 +72,20 @@ def test_a_mode_lives_in_a_file_of_the_user(run_dir, module, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_an_option_of_a_mode_may_have_a_hyphen(run_dir, module, tmp_path, capsys):
+def test_mode_option_may_have_a_hyphen(run_dir, module, tmp_path, capsys):
     own = MODULE.replace('"times"', '"at-least"')
     (tmp_path / "modes_of_mine.py").write_text(own)
     predict.main([f"--run={run_dir}", module, "--mode=mine", "--at-least=0", "Ada"])
     assert "Ada: 0 tokens" in capsys.readouterr().out
 
 
-def test_the_options_of_a_mode_are_its_own(run_dir, module, capsys):
+def test_mode_options_are_rejected_for_other_modes(run_dir, module, capsys):
     for options, named in (["--times=2"], "--mode=mine"), (["--mode=mine", "--beams=2"], "--beams"):
         with exits(capsys, named):
             predict.main([f"--run={run_dir}", module, "Ada", *options])
 
 
-def test_the_help_lists_a_mode_of_the_user(module, capsys):
+def test_help_lists_a_user_mode(module, capsys):
     with pytest.raises(SystemExit):
         predict.main([module, "--help"])
     output = capsys.readouterr().out
@@ -97,13 +97,13 @@ def test_a_missing_module_is_explained(run_dir, capsys):
         predict.main([f"--run={run_dir}", "--module=absent.py", "Ada"])
 
 
-def test_an_option_of_a_mode_has_a_name_of_its_own(run_dir, module, tmp_path, capsys):
+def test_mode_option_named_like_a_built_in_one_is_rejected(run_dir, module, tmp_path, capsys):
     (tmp_path / "modes_of_mine.py").write_text(MODULE.replace('"times":', '"top":'))
     with exits(capsys, "'mine'", "--top"):
         predict.main([f"--run={run_dir}", module, "Ada"])
 
 
-def test_two_modes_have_two_names():
+def test_duplicate_mode_name_is_rejected():
     with refuses(ValueError, "embed"):
         register_mode(Mode(name="embed", about="is another one", answer=len))
 
@@ -115,7 +115,9 @@ def test_two_modes_have_two_names():
         ("is_flag=True", [], {}),
     ],
 )
-def test_a_mode_that_the_module_of_a_run_registers(run_dir, module, tmp_path, kind, chosen, own):
+def test_mode_options_of_a_registered_mode_reach_the_request(
+    run_dir, module, tmp_path, kind, chosen, own
+):
     file = tmp_path / "modes_of_mine.py"
     file.write_text(MODULE.replace("show=show", f"show=show, {kind}"))
     options = predict.parse([f"--run={run_dir}", "Ada", *chosen])
@@ -126,16 +128,14 @@ def test_a_mode_that_the_module_of_a_run_registers(run_dir, module, tmp_path, ki
 
 
 @pytest.mark.parametrize("answers", ['["two"]', "[]", '[{"tokens": 2}, {"tokens": 2}]'])
-def test_a_mode_answers_each_item_with_a_record(run_dir, module, tmp_path, capsys, answers):
+def test_mode_with_malformed_answers_is_rejected(run_dir, module, tmp_path, capsys, answers):
     own = MODULE.replace("def show(", f"def wrong(*others): return {answers}\n\n\ndef show(")
     (tmp_path / "modes_of_mine.py").write_text(own.replace("answer=counted", "answer=wrong"))
     with exits(capsys, "'mine'"):
         predict.main([f"--run={run_dir}", module, "--mode=mine", "Ada"])
 
 
-def test_a_record_without_an_answer_needs_a_function_that_shows_it(
-    run_dir, module, tmp_path, capsys
-):
+def test_record_without_an_answer_needs_a_show_function(run_dir, module, tmp_path, capsys):
     (tmp_path / "modes_of_mine.py").write_text(MODULE.replace(", show=show", ""))
     with exits(capsys, "'mine'", "'tokens'", "`show`"):
         predict.main([f"--run={run_dir}", module, "--mode=mine", "Ada"])

@@ -23,7 +23,7 @@ def distribution(one, row, prefix=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal_lm", "prefix_lm"])
-def test_the_likeliest_of_the_whole_distribution(name):
+def test_next_tokens_are_the_likeliest_of_the_distribution(name):
     one = trained("decoder", name)
     counts = []
     found = next_tokens(one, TEXTS, 4, batching=Batching(2, counts.append))
@@ -39,12 +39,12 @@ def test_the_likeliest_of_the_whole_distribution(name):
     assert counts == [2, 1]
 
 
-def test_all_tokens_together_are_one():
+def test_next_token_probabilities_sum_to_1():
     (guesses,) = next_tokens(trained("decoder", "causal_lm"), ["Ada"], top=10**6)
     assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-5)
 
 
-def test_answers_are_the_guesses():
+def test_next_mode_answers_with_the_likeliest_tokens():
     one = trained("decoder", "causal_lm")
     (guesses,) = next_tokens(one, ["Ada"], top=2)
     (record,) = answer(one, "next", [{"text": "Ada"}], Options(top=2))
@@ -56,17 +56,17 @@ def test_answers_are_the_guesses():
 @pytest.mark.parametrize(
     "name", ["permutation_lm", "block_diffusion", "masked_next_token", "shifted_diffusion"]
 )
-def test_a_model_that_never_read_from_left_to_right_has_no_next_token(name):
+def test_model_not_trained_causally_has_no_next_token(name):
     with refuses(ValueError, "next"):
         answer(trained("decoder", name), "next", [{"text": "a"}])
 
 
-def test_a_model_that_learned_both_has_a_next_token():
+def test_model_trained_on_masks_and_causally_has_a_next_token():
     both = trained("decoder", "masked_next_token", "causal_lm")
     assert answer(both, "next", [{"text": "a"}], Options(top=1))
 
 
-def test_texts_that_have_no_next_token():
+def test_texts_without_a_next_token_are_rejected():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=8)
     assert next_tokens(short, ["1234567"])
     with refuses(ValueError, "9", "8"):

@@ -45,7 +45,7 @@ def text_of(tokens):
     return CODEC.decode(tokens)
 
 
-def test_codec_gives_back_what_the_model_sees():
+def test_codec_round_trips_special_tokens():
     """Otherwise the tests below would compare different texts."""
     tokens = [*CODEC.encode("a é"), *IDS.sentinels[:2], IDS.mask, IDS.sep, IDS.cls, *IDS.fim]
     assert CODEC.encode(CODEC.decode(tokens)) == tokens
@@ -84,7 +84,7 @@ CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 
 @pytest.mark.parametrize("layout", BOTH)
 @pytest.mark.parametrize("name", CASES)
-def test_texts_that_are_read(name, layout):
+def test_prompts_of_reading_modes_match_training(name, layout):
     one = trained(layout, name)
     assert mode_of(one) == READ[name]
     for key in KEYS:
@@ -105,7 +105,7 @@ DENOISERS = {
 @pytest.mark.sampled
 @pytest.mark.parametrize("layout", BOTH)
 @pytest.mark.parametrize("denoiser", [None, "R", "X", "S"])
-def test_denoisers_of_ul2(denoiser, layout):
+def test_prompts_of_ul2_denoisers_match_training(denoiser, layout):
     """Without a denoiser, a text with blanks gets R."""
     features, expected = corrupted_document(DENOISERS[denoiser or "R"], DOCUMENT, 1)
     mode, *read, _ = live(features, "inputs")
@@ -125,14 +125,14 @@ def written_as_a_mixture(layout):
     )
 
 
-def test_modes_before_a_text_match_training():
+def test_mode_token_of_a_single_denoiser_matches_training():
     """A single denoiser is prompted with its mode token, as in UL2."""
     for mode, build in DENOISERS.items():
         one = trained("decoder")._replace(prompt_forms=build(IDS).facts.prompt_forms)
         assert asked(one, "a <extra_id_0>" if mode != "S" else "a").inputs[0] == IDS.mode(mode)
 
 
-def test_an_objective_of_a_user_states_its_prompt():
+def test_user_objective_defines_its_prompt():
     form = PromptForm("respond", before=(IDS.cls,), after=(IDS.sep,), causal=True)
     one = trained("decoder")._replace(prompt_forms=(form,))
     assert mode_of(one) == "respond"
@@ -153,7 +153,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("layout", BOTH)
 @pytest.mark.parametrize("mode", ANSWERS)
-def test_text_to_text(layout, mode):
+def test_text_to_text_prompt_matches_training(layout, mode):
     given, answer = CODEC.encode("translate: tea"), CODEC.encode("Tee")
     parts = (0,) * len(given) + (1,) * len(answer)
     _, expected = corrupted_document(ANSWERS[mode], (*given, *answer), 0, slack=2, parts=parts)
@@ -165,7 +165,7 @@ def test_text_to_text(layout, mode):
 # --- begun by the answer --------------------------------------------------------------------------
 
 
-def test_causal_language_modeling():
+def test_causal_prompt_matches_training():
     _, expected = corrupted_document(objectives.causal_lm, DOCUMENT, 0)
     for end in (1, 13, len(TEXT) - 1):
         prompt = asked(trained("decoder", "causal_lm"), TEXT[:end])
@@ -176,7 +176,7 @@ PSM = functools.partial(objectives.fill_in_the_middle, rate=1, spm_rate=0)
 
 
 @pytest.mark.parametrize("key", range(4))
-def test_fill_in_the_middle(key):
+def test_fill_in_the_middle_prompt_matches_training(key):
     features, expected = corrupted_document(PSM, DOCUMENT, key)
     targets = live(features, "targets")
     before, after, middle = (targets.index(i) for i in IDS.fim)
@@ -203,7 +203,7 @@ def answered_by(true, monkeypatch):
     return asked
 
 
-def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
+def test_causal_masking_prompts_match_training_blank_by_blank(monkeypatch):
     """If earlier answers are the true texts, a prompt is the row up to the next blank's text."""
     for key in range(40):
         features, expected = corrupted_document(objectives.causal_masking, DOCUMENT, key)
@@ -228,7 +228,7 @@ def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
 
 
 @pytest.mark.slow
-def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
+def test_blank_infilling_prompts_match_training_blank_by_blank(monkeypatch):
     """The row's spans are in the order of the text, in which they are prompted."""
     number = 3
     for key in range(400):
@@ -261,12 +261,12 @@ def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
             np.testing.assert_array_equal(got, expected["decoder"][name][at][inside])
 
 
-def test_fields_of_a_template_have_names():
+def test_template_with_unnamed_fields_is_rejected():
     with refuses(ValueError, "'{0} {a}'"):
         few_shot_prompt("{0} {a}", [], {"q": "1"}, "a")
 
 
-def test_dialogue_asks_for_its_last_answer():
+def test_dialogue_prompt_asks_for_the_last_answer():
     turns = [CODEC.encode(text) for text in ("hello", "hi!", "who is it?", "me")]
     parts = tuple(number for number, turn in enumerate(turns) for _ in turn)
     features, expected = corrupted_document(
@@ -285,7 +285,7 @@ def test_dialogue_asks_for_its_last_answer():
 
 
 @pytest.mark.parametrize("layout", BOTH)
-def test_a_batch_of_prompts_is_each_of_them(layout):
+def test_batched_prompts_equal_single_prompts(layout):
     ask = functools.partial(asked, trained(layout, "prefix_lm"))
     several = [ask("a"), ask("some more"), ask("and yet more text")]
     together = batch_prompts(layout, several, IDS, width=32)
@@ -298,12 +298,12 @@ def test_a_batch_of_prompts_is_each_of_them(layout):
     assert together.batch[f"{widest}_input_tokens"].shape == (3, 32)
 
 
-def test_an_encoder_decoder_reads_before_it_writes():
+def test_encoder_decoder_prompt_without_inputs_is_rejected():
     with refuses(ValueError, "tokens", "encoder-decoder"):
         batch_prompts("encoder_decoder", [Prompt([], [5])], IDS)
 
 
-def test_a_text_without_a_blank_gets_one_at_its_end():
+def test_text_without_a_blank_gets_one_at_its_end():
     asked = prompts.infill_prompt(trained("encoder_decoder", "span_corruption"), "tea is")
     assert asked.inputs == [*CODEC.encode("tea is"), IDS.sentinels[0], IDS.eos]
     assert fill_blanks("tea is", " hot") == ("tea is hot", [" hot"])
@@ -343,12 +343,12 @@ def test_blanks_are_filled_by_name():
         ),
     ],
 )
-def test_what_cannot_be_asked(ask, values):
+def test_invalid_prompts_are_rejected(ask, values):
     with refuses(ValueError, *values):
         ask(trained("encoder_decoder", "span_corruption"))
 
 
-def test_few_shot_prompts():
+def test_few_shot_prompt_fills_the_template():
     examples = [{"q": "1+1", "a": 2}, {"q": "{x}", "a": "y"}]
     prompt = few_shot_prompt("Q: {q}\nA: {a}", examples, {"q": "2+2", "a": "4"}, "a")
     assert prompt == "Q: 1+1\nA: 2\n\nQ: {x}\nA: y\n\nQ: 2+2\nA:"
@@ -358,7 +358,7 @@ def test_few_shot_prompts():
         few_shot_prompt("Q: {q}\nA: {a}", [], {"a": "1"}, "a")
 
 
-def test_both_texts_of_a_bart_begin_with_its_own_token():
+def test_bart_inputs_and_outputs_begin_with_its_start_token():
     one = trained("encoder_decoder")  # imported, without known training
     of_bart = one._replace(ids=IDS._replace(cls=2))
     assert of_bart.ids.cls < of_bart.ids.text[0] < one.ids.cls

@@ -20,10 +20,10 @@ from tests.refusals import refuses
 LOGITS = np.log(np.array([0.30, 0.05, 0.25, 0.02, 0.20, 0.08, 0.10], np.float32))
 
 
-def by_hand(logits, sampling, seen=None):
+def by_hand(logits, sampling, occurred=None):
     """Computes the distribution of one row slowly: float64[V]."""
     logits = np.asarray(logits, np.float64).copy()
-    for i in np.flatnonzero(seen) if seen is not None else ():
+    for i in np.flatnonzero(occurred) if occurred is not None else ():
         penalty = sampling.repetition_penalty
         logits[i] = logits[i] / penalty if logits[i] > 0 else logits[i] * penalty
     if not sampling.temperature:
@@ -45,9 +45,9 @@ def by_hand(logits, sampling, seen=None):
     return weights / weights.sum()
 
 
-def distribution(logits, sampling, seen=None):
-    seen = None if seen is None else jnp.asarray(seen)[None]
-    return np.asarray(jax.nn.softmax(adjusted(jnp.asarray(logits)[None], sampling, seen)))[0]
+def distribution(logits, sampling, occurred=None):
+    occurred = None if occurred is None else jnp.asarray(occurred)[None]
+    return np.asarray(jax.nn.softmax(adjusted(jnp.asarray(logits)[None], sampling, occurred)))[0]
 
 
 # --- the distribution -----------------------------------------------------------------------------
@@ -62,15 +62,15 @@ SAMPLINGS = {
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-def test_drawn_tokens_have_the_distribution(sampling):
-    draws, seen = 20_000, np.array([True, False, True, False, False, True, False])
+def test_drawn_tokens_follow_the_adjusted_distribution(sampling):
+    draws, occurred = 20_000, np.array([True, False, True, False, False, True, False])
     keys = jax.random.split(jax.random.key(1), draws)
     rows = jnp.asarray(np.tile(LOGITS, (draws, 1)))
     tokens = jax.jit(choose, static_argnums=2)(
-        keys, rows, sampling, jnp.asarray(np.tile(seen, (draws, 1)))
+        keys, rows, sampling, jnp.asarray(np.tile(occurred, (draws, 1)))
     )
     counts = np.bincount(tokens, minlength=LOGITS.size)
-    expected = by_hand(LOGITS, sampling, seen) * draws
+    expected = by_hand(LOGITS, sampling, occurred) * draws
     assert not counts[expected == 0].any()
     live = expected > 0
     assert 2 <= live.sum()
@@ -89,25 +89,25 @@ def test_drawn_tokens_have_the_distribution(sampling):
     st.one_of(st.none(), st.floats(0, 1)),
     st.randoms(use_true_random=False),
 )
-def test_adjusted_equals_a_plain_implementation(
+def test_adjusted_logits_match_a_plain_implementation(
     logits, penalty, temperature, top_k, top_p, min_p, random
 ):
     filters = dict(top_k=top_k, top_p=top_p, min_p=min_p) if temperature else {}
     sampling = Sampling(penalty, temperature, **filters)
-    seen = np.array([random.random() < 0.4 for _ in logits])
-    found = distribution(np.array(logits, np.float32), sampling, seen)
+    occurred = np.array([random.random() < 0.4 for _ in logits])
+    found = distribution(np.array(logits, np.float32), sampling, occurred)
     for change in (0, -1e-4, 1e-4):  # a sum that equals a threshold may be on either side of it
         moved = {
             name: np.clip(x + change, 1e-9, 1) if name in ("top_p", "min_p") and x else x
             for name, x in filters.items()
         }
-        near = by_hand(logits, Sampling(penalty, temperature, **moved), seen)
+        near = by_hand(logits, Sampling(penalty, temperature, **moved), occurred)
         if np.allclose(found, near, atol=1e-4):
             return
-    np.testing.assert_allclose(found, by_hand(logits, sampling, seen), atol=1e-4)
+    np.testing.assert_allclose(found, by_hand(logits, sampling, occurred), atol=1e-4)
 
 
-def test_of_ties_top_k_keeps_all_and_top_p_the_lowest_ids():
+def test_top_k_keeps_all_ties_and_top_p_the_lowest_ids():
     even = np.zeros(4, np.float32)
     np.testing.assert_allclose(distribution(even, Sampling(temperature=1, top_k=2)), 0.25)
     np.testing.assert_allclose(
@@ -123,7 +123,7 @@ def test_filters_that_keep_every_id_change_no_bit():
 
 
 @pytest.mark.slow
-def test_the_narrowest_filters_keep_one_id():
+def test_narrowest_filters_keep_one_id():
     for filters in (dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0)):
         found = distribution(LOGITS, Sampling(temperature=2.0, **filters))
         np.testing.assert_array_equal(found, np.eye(7)[0])
@@ -132,7 +132,7 @@ def test_the_narrowest_filters_keep_one_id():
 # --- the most likely ------------------------------------------------------------------------------
 
 
-def test_most_likely_is_argmax_the_lowest_id_of_ties():
+def test_most_likely_is_argmax_with_the_lowest_id_of_ties():
     rng = np.random.default_rng(0)
     logits = rng.integers(-3, 4, (500, 9)).astype(np.float32)
     logits[::7] = -1e30
@@ -149,16 +149,16 @@ def test_nan_logits_still_give_an_id():
     assert ((0 <= found) & (found < 5)).all()
 
 
-def test_a_row_without_allowed_ids_gives_no_nan():
+def test_row_without_allowed_ids_gives_no_nan():
     nothing = jnp.full((1, 6), -1e30)
     for sampling in (Sampling(temperature=0.5, top_k=2, top_p=0.5, min_p=0.5), GREEDY):
         assert np.isfinite(jax.nn.softmax(adjusted(nothing, sampling))).all()
 
 
-def test_greedily_only_the_penalty_has_an_effect():
-    logits, seen = jnp.asarray(LOGITS)[None], jnp.asarray([[True] + [False] * 6])
-    assert choose(None, logits, Sampling(repetition_penalty=2.0), seen) == 2
-    assert choose(None, logits, GREEDY, seen) == 0
+def test_only_the_repetition_penalty_affects_greedy_choices():
+    logits, occurred = jnp.asarray(LOGITS)[None], jnp.asarray([[True] + [False] * 6])
+    assert choose(None, logits, Sampling(repetition_penalty=2.0), occurred) == 2
+    assert choose(None, logits, GREEDY, occurred) == 0
     np.testing.assert_array_equal(distribution(LOGITS, GREEDY), np.eye(7)[0])
 
 
@@ -187,6 +187,6 @@ def test_each_row_is_drawn_by_its_own_key():
         (dict(min_p=0.3), ["min_p", "temperature=0"]),
     ],
 )
-def test_values_out_of_range(settings, values):
+def test_sampling_values_out_of_range_are_rejected(settings, values):
     with refuses(ValueError, *values):
         Sampling(**settings)

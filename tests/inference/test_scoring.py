@@ -58,13 +58,13 @@ def log_p(logits, place, token):
     return float(jax.nn.log_softmax(logits[0, place])[token])
 
 
-def decoder_loop(names, before, tokens, seen=0):
+def decoder_loop(names, before, tokens, prefix_length=0):
     """Scores each token by a row that ends before it."""
     logits, _ = run("decoder", *names)
     found = []
     for i, token in enumerate(tokens):
         given = [*before, *tokens[:i]]
-        batch = row("decoder", given, lambda place: np.maximum(seen, place + 1))
+        batch = row("decoder", given, lambda place: np.maximum(prefix_length, place + 1))
         found.append(log_p(logits(batch), len(given) - 1, token))
     return found
 
@@ -79,7 +79,7 @@ def assert_scored(got: Scored, tokens, expected, text):
 
 
 @pytest.mark.slow
-def test_a_decoder_takes_each_token_from_those_before():
+def test_decoder_scores_each_token_given_those_before():
     names = ("causal_lm",)
     for text, got in zip(
         TEXTS, score(run("decoder", *names)[1], [("", x) for x in TEXTS], Batching(2))
@@ -89,7 +89,7 @@ def test_a_decoder_takes_each_token_from_those_before():
 
 
 @pytest.mark.parametrize("names", [("causal_lm",), ("fill_in_the_middle",)])
-def test_what_a_causal_model_continues_with(names):
+def test_causal_model_scores_a_continuation(names):
     """The first text is read like any text, and nothing ends the second text."""
     given, text = "Ada", ", ça"
     (got,) = score(run("decoder", *names)[1], [(given, text)])
@@ -100,7 +100,7 @@ def test_what_a_causal_model_continues_with(names):
 
 
 @pytest.mark.parametrize("given, text", [("import", " os"), ("import ", "os")])
-def test_a_cut_within_a_token_scores_the_whole_of_it(given, text):
+def test_answer_that_starts_within_a_token_scores_the_whole_token(given, text):
     """The first token is `import` and the second ` os`. A single space is a token, too."""
     words = {"import": 101, " os": 102, " ": 103}
     encode = re.compile("import| os| ").findall
@@ -111,16 +111,16 @@ def test_a_cut_within_a_token_scores_the_whole_of_it(given, text):
     assert got.log_probs == pytest.approx(whole.log_probs[1:], abs=1e-4)
 
 
-def test_the_answer_of_a_prefix_model():
+def test_prefix_model_scores_an_answer():
     names, given, text = ("prefix_lm",), "Ada", "tea"
     (got,) = score(run("decoder", *names)[1], [(given, text)])
     inputs = [*CODEC.encode(given), IDS.eos]
     tokens = [*CODEC.encode(text), IDS.eos]
-    expected = decoder_loop(names, [*inputs, IDS.bos], tokens, seen=len(inputs))
+    expected = decoder_loop(names, [*inputs, IDS.bos], tokens, prefix_length=len(inputs))
     assert_scored(got, tokens, expected, text)
 
 
-def test_the_answer_of_a_dialogue():
+def test_dialogue_model_scores_an_answer():
     names, given, text = ("dialogue",), "hi", "tea"
     (got,) = score(run("decoder", *names)[1], [(given, text)])
     before, tokens = [IDS.bos, *CODEC.encode(given), IDS.sep], [*CODEC.encode(text), IDS.eos]
@@ -128,7 +128,7 @@ def test_the_answer_of_a_dialogue():
 
 
 @pytest.mark.slow
-def test_the_answer_of_an_encoder_decoder():
+def test_encoder_decoder_scores_an_answer():
     logits, one = run(*BOTH)
     pairs = [("Ada", "tea"), ("so it is", "é"), ("b", "a longer one")]
     for (given, text), got in zip(pairs, score(one, pairs, batching=Batching(2))):
@@ -148,7 +148,7 @@ def test_the_answer_of_an_encoder_decoder():
     "builder, names",
     [("encoder", ("masked_lm",)), ("encoder", ()), ("electra", ("replaced_token_detection",))],
 )
-def test_an_encoder_takes_each_token_from_all_others(builder, names):
+def test_encoder_scores_each_token_given_all_others(builder, names):
     logits, one = run(builder, *names)
     counts = []
     found = score(one, [("", text) for text in TEXTS[:2]], Batching(4, counts.append))
@@ -173,7 +173,7 @@ def test_an_encoder_takes_each_token_from_all_others(builder, names):
         ("hybrid_diffusion", [], 0),
     ],
 )
-def test_a_decoder_of_masks_takes_each_token_from_all_others(name, before, shift):
+def test_masked_decoder_scores_each_token_given_all_others(name, before, shift):
     logits, one = run("decoder", name)
     tokens, expected = CODEC.encode("tea"), []
     for i, token in enumerate(tokens):
@@ -189,7 +189,7 @@ def test_a_decoder_of_masks_takes_each_token_from_all_others(name, before, shift
     np.testing.assert_allclose(got.log_probs, expected, atol=1e-4)
 
 
-def test_a_decoder_that_was_trained_for_its_states_scores_no_text():
+def test_decoder_trained_for_states_is_rejected():
     with refuses(ValueError, "states"):
         score(trained("decoder", "permutation_lm"), [("", "tea")])
 
@@ -202,14 +202,14 @@ def test_a_decoder_that_was_trained_for_its_states_scores_no_text():
         ("decoder", "sequence_classification", "classes"),
     ],
 )
-def test_a_model_without_a_head_over_ids_scores_no_text(builder, name, heads):
+def test_model_without_a_vocabulary_head_is_rejected(builder, name, heads):
     more = {"num_classes": 3} if heads == "classes" else {}
     one = trained(builder, name, **more)
     with refuses(ValueError, heads, "'vocabulary'"):
         score(one, [("", "tea")])
 
 
-def test_a_text_with_masks_of_its_own_is_scored_alike_in_batches_of_any_size():
+def test_score_of_a_text_with_mask_tokens_does_not_depend_on_the_batch():
     _, one = run("encoder", "masked_lm")
     text = f"a {CODEC.decode([IDS.mask])} b, and more"
     assert CODEC.encode(text)[2] == IDS.mask
@@ -219,7 +219,7 @@ def test_a_text_with_masks_of_its_own_is_scored_alike_in_batches_of_any_size():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["blank_infilling", "causal_masking"])
-def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatch):
+def test_filled_blank_has_the_log_probability_of_its_generation(name, monkeypatch):
     _, one = run("decoder", name)
     text = "so <extra_id_0> it"
     # Only `generate` excludes tokens that cannot be written from distributions.
@@ -242,17 +242,17 @@ def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatc
         ("encoder", "masked_lm", ("", "tea")),
     ],
 )
-def test_a_denoiser_is_refused_where_no_mode_token_comes_before_the_text(builder, name, pair):
+def test_denoiser_without_mode_tokens_is_rejected(builder, name, pair):
     with refuses(ValueError, "R", "--denoiser"):
         score(run(builder, name)[1], [pair], denoiser="R")
 
 
-def test_bits_per_byte():
+def test_bits_per_byte_follow_from_log_probs_and_bytes():
     certain = Scored(["a", "b"], [-math.log(2), -3 * math.log(2)], 2)
     assert certain.bits_per_byte == pytest.approx(2) and certain.log_prob < 0
 
 
-def test_what_cannot_be_scored():
+def test_invalid_texts_and_models_are_rejected():
     decoder, both, encoder = (
         run("decoder", "causal_lm")[1],
         run(*BOTH)[1],
@@ -276,7 +276,7 @@ def test_what_cannot_be_scored():
             score(one, [pair])
 
 
-def test_ul2_is_prompted_with_its_mode_and_names_of_blanks_are_sentinels():
+def test_ul2_scores_with_mode_tokens_and_sentinels():
     """Texts with blanks get R and other texts S, or the mode token of the given denoiser.
 
     The result is the same if the mode token is written out.

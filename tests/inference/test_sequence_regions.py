@@ -67,7 +67,7 @@ def log_probs_of_window(model, text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder, objective", [("decoder", "causal_lm"), ("encoder", "masked_lm")])
-def test_the_loss_of_a_region_is_the_mean_over_its_letters(tmp_path, files, builder, objective):
+def test_region_loss_is_the_mean_over_its_letters(tmp_path, files, builder, objective):
     model = dna_model(tmp_path, builder, objective)
     x, y = "ACGTACGTNNACGTTGCAACGTA", "GATTACA"
     by_letter = {}
@@ -107,7 +107,7 @@ def test_the_loss_of_a_region_is_the_mean_over_its_letters(tmp_path, files, buil
         ("chrX\t1\t2\texon", ["genes.bed:2", "'chrX'", "genome.fa", "'x'"]),
     ],
 )
-def test_a_bad_region_is_named(files, line, values):
+def test_invalid_region_is_named(files, line, values):
     bed, genome = files
     with open(bed, "w") as file:
         file.write(f"x\t0\t9\texon\n{line}\n")
@@ -115,7 +115,7 @@ def test_a_bad_region_is_named(files, line, values):
         check_regions(read_regions(bed), genome)
 
 
-def test_files_without_regions_or_with_a_record_twice_are_refused(files):
+def test_files_without_regions_or_with_duplicate_records_are_rejected(files):
     bed, genome = files
     with refuses(ValueError, bed, ".fasta"):
         check_regions(read_regions(bed), bed)
@@ -129,14 +129,14 @@ def test_files_without_regions_or_with_a_record_twice_are_refused(files):
         read_regions(bed)
 
 
-def test_tokens_of_several_letters_are_refused(tmp_path, files):
+def test_tokens_of_several_letters_are_rejected(tmp_path, files):
     model = dna_model(tmp_path, "decoder", "causal_lm", k=3)
     with refuses(ValueError, 8, 4):
         score_regions(model, files[1], read_regions(files[0]))
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_regions_of_each_checkpoint(tmp_path, files, capsys):
+def test_evaluate_prints_the_regions_of_each_checkpoint(tmp_path, files, capsys):
     run = tmp_path / "run"
     run.mkdir()
     write_run(run, "decoder", "causal_lm", steps=(1, 2))
@@ -162,7 +162,7 @@ def test_the_command_prints_the_regions_of_each_checkpoint(tmp_path, files, caps
         assert math.log(row["perplexity"]) == pytest.approx(row["loss"], abs=1e-5)
 
 
-def test_a_region_without_letters_has_a_row_without_a_loss():
+def test_region_without_letters_has_a_row_without_a_loss():
     row = RegionScore("gap", 0, math.nan, math.nan).row(step=3)
     assert row.pop("region") == "gap"
     assert row == {"step": 3, "letters": 0, "loss": None, "baseline": None, "perplexity": None}

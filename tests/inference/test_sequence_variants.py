@@ -45,7 +45,7 @@ def log_likelihood(model, text):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("both_strands", [False, True])
-def test_likelihoods_of_a_causal_model(both_strands):
+def test_causal_variant_scores_are_log_likelihood_ratios(both_strands):
     model = trained("decoder", "causal_lm")
     mutants = {"ACGTAGCAAC": "GTTGCTACGT", "ACGTTGCA": "TGCAACGT"}  # and the other strand
     wild_type = log_likelihood(model, WILD_TYPE), log_likelihood(model, "GTTGCAACGT")
@@ -59,7 +59,7 @@ def test_likelihoods_of_a_causal_model(both_strands):
 
 
 @pytest.mark.slow
-def test_the_other_strand_of_rna_has_uracil():
+def test_reverse_strand_of_rna_has_uracil():
     model = trained("decoder", "causal_lm")
     strands = {"ACGUAGCAAC": "ACGUUGCAAC", "GUUGCUACGU": "GUUGCAACGU"}  # variant and wild type
     expected = [log_likelihood(model, x) - log_likelihood(model, y) for x, y in strands.items()]
@@ -68,23 +68,23 @@ def test_the_other_strand_of_rna_has_uracil():
     np.testing.assert_allclose(scores, np.mean(expected), atol=1e-4)
 
 
-def test_overlapping_k_mers_read_the_letters_that_they_have(tmp_path):
+def test_overlapping_k_mers_accept_only_letters_of_their_alphabet(tmp_path):
     made = vocabularies.letters(str(tmp_path), None, alphabet="rna", k=3, overlapping=True)
     model = trained("decoder", "causal_lm")
     check = sequence_check(model._replace(encode=made.codec.encode, decode=made.codec.decode))
     assert check("ACGU") is None and "'T'" in check("ACGT")
 
 
-def test_noise_of_a_bound_is_common_to_both_sequences():
+def test_variant_bound_uses_the_same_noise_for_both_sequences():
     """The score from one sequence to another is the negative score of the way back."""
     model = trained("encoder", "masked_diffusion")
     other = "ACGTTGCAAG"
-    (there,) = score_variants(model, WILD_TYPE, [SequenceVariant.between(WILD_TYPE, other)])
-    (back,) = score_variants(model, other, [SequenceVariant.between(other, WILD_TYPE)])
-    assert there == pytest.approx(-back, abs=1e-5) and abs(there) > 1e-3
+    (forward,) = score_variants(model, WILD_TYPE, [SequenceVariant.between(WILD_TYPE, other)])
+    (backward,) = score_variants(model, other, [SequenceVariant.between(other, WILD_TYPE)])
+    assert forward == pytest.approx(-backward, abs=1e-5) and abs(forward) > 1e-3
 
 
-def test_what_a_score_does_not_support_is_refused():
+def test_unsupported_variant_scores_are_rejected():
     causal = trained("decoder", "causal_lm")
     masked = trained("encoder", "masked_lm")
     shorter = [SequenceVariant.between(WILD_TYPE, "ACG")]
@@ -112,7 +112,7 @@ def test_what_a_score_does_not_support_is_refused():
         ("A1C,,1,0", ("line 2", 3)),
     ],
 )
-def test_a_bad_value_is_named_with_its_row_and_column(row, values, tmp_path):
+def test_invalid_variant_is_named_with_its_row_and_column(row, values, tmp_path):
     causal = trained("decoder", "causal_lm")
     model = causal._replace(
         lengths={"decoder": 13}, encode=lambda text: causal.encode(text.replace("Ä", "?"))
@@ -131,7 +131,7 @@ def test_a_bad_value_is_named_with_its_row_and_column(row, values, tmp_path):
         ("mutant,step", ("'step'",)),
     ],
 )
-def test_a_table_with_other_columns_is_refused(header, values, tmp_path):
+def test_table_with_other_columns_is_rejected(header, values, tmp_path):
     file = tmp_path / "assay.csv"
     file.write_text(f"{header}\nA1C,1\n")
     with refuses(ValueError, file, *values):
@@ -144,7 +144,7 @@ def test_spaces_after_commas_are_not_part_of_columns(tmp_path):
     assert read_variants(str(file), WILD_TYPE).measured == [0.5]
 
 
-def test_a_wild_type_is_a_sequence_or_the_record_of_a_file(tmp_path):
+def test_wild_type_is_a_sequence_or_a_fasta_record(tmp_path):
     file = tmp_path / "protein.fasta"
     file.write_text(">P1 a protein\nACG\nTT\n")
     assert read_wild_type(str(file)) == "ACGTT"
@@ -159,7 +159,7 @@ def test_auroc_counts_ties_as_half():
 
 
 @pytest.mark.slow
-def test_the_command_adds_a_column_of_scores(tmp_path, capsys):
+def test_evaluate_adds_a_column_of_variant_scores(tmp_path, capsys):
     run = tmp_path / "run"
     run.mkdir()
     write_run(run, "decoder", "causal_lm")
@@ -183,7 +183,7 @@ def test_the_command_adds_a_column_of_scores(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_scores_of_all_checkpoints_are_kept_with_their_steps(tmp_path):
+def test_variant_scores_of_all_checkpoints_have_their_steps(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     write_run(run, "decoder", "causal_lm", steps=(1, 50))
@@ -201,7 +201,7 @@ def test_the_scores_of_all_checkpoints_are_kept_with_their_steps(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scoring", ["pseudo_likelihood", "masked_marginal"])
-def test_the_progress_of_scores_adds_up_to_the_whole(scoring):
+def test_progress_of_variant_scores_sums_to_1(scoring):
     shares = []
     variants = [SequenceVariant.of(WILD_TYPE, mutant) for mutant in ("A1C", "C2G:T4A", "A9C")]
     model = trained("encoder", "masked_lm")

@@ -120,7 +120,7 @@ def assert_same_decoding(found, counts, expected, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["masks", "causal masks"])
-def test_drafts_from_masks_are_those_of_training(name):
+def test_masked_drafts_match_training(name):
     """A step drafts what one pass over the text and a block of masks after it predicts.
 
     The blocks of training start at multiples of their size. Here they start anywhere.
@@ -160,19 +160,19 @@ def test_drafts_from_masks_are_those_of_training(name):
     states = jax.eval_shape(lambda batch: model.apply(params, batch).hidden["noised"], short)
     assert states.shape[1] == blocks.size
 
-    seen = []
+    calls = []
     draft = drafter.draft
 
     def watched(params, state, prompts, verified, keys, sampling):
         state, drafts = draft(params, state, prompts, verified, keys, sampling)
         last = verified.batch["decoder_positions"][jnp.arange(3), verified.last]
-        jax.debug.callback(lambda *x: seen.append(x), last, drafts.tokens, ordered=True)
+        jax.debug.callback(lambda *x: calls.append(x), last, drafts.tokens, ordered=True)
         return state, drafts
 
     speculate(model, params, drafter._replace(draft=watched), params, prompts, max_new=NEW)
     jax.effects_barrier()
     compared = 0
-    for last, tokens in seen:
+    for last, tokens in calls:
         for row, after, end, drafts in zip(PROMPTS, made_of, last, tokens):
             text = tuple([*row, *after][: end + 1])
             if text in found:
@@ -183,7 +183,7 @@ def test_drafts_from_masks_are_those_of_training(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_new", [1, 2, 5])
-def test_any_number_of_new_tokens(max_new):
+def test_speculation_equals_plain_decoding_for_any_max_new(max_new):
     plain, four = speculator("llama3 with another")
     prompts = prompts_of(plain[0], PROMPTS)
     expected = decode(*plain, prompts, max_new=max_new)
@@ -193,7 +193,7 @@ def test_any_number_of_new_tokens(max_new):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2 with another", "masks with learned positions"])
-def test_up_to_the_last_position(name):
+def test_speculation_reaches_the_last_position(name):
     """Drafts beyond the last position are never accepted and change nothing."""
     plain, four = speculator(name)
     prompts = prompts_of(plain[0], PROMPTS)
@@ -250,7 +250,7 @@ def test_drafts_of_the_model_itself_are_always_accepted(sampling):
 
 
 @pytest.mark.slow
-def test_drafts_after_the_last_token_of_a_row_are_not_counted():
+def test_drafts_after_the_last_token_are_not_counted():
     _, four = speculator("llama3 with itself")
     prompts = prompts_of(four[0], PROMPTS)
     found, counts = speculate(*four, prompts, max_new=7)  # 1 + 4 + 2 of 4 tokens
@@ -330,7 +330,7 @@ def fit(counts, expected):
 @pytest.mark.sampled
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("number", [1, 2])
-def test_verified_tokens_have_the_models_distribution(number, sampling):
+def test_verified_tokens_follow_the_model_distribution(number, sampling):
     """Tests the results of `verify`.
 
     The first slot has an accepted draft or the model's token. Later slots are conditioned on the
@@ -360,7 +360,7 @@ def test_verified_tokens_have_the_models_distribution(number, sampling):
 
 
 @pytest.mark.slow
-def test_drafts_are_accepted_where_the_distributions_agree():
+def test_drafts_of_equal_distributions_are_accepted():
     logits = np.random.default_rng(0).normal(size=(100, 3, SMALL)).astype(np.float32)
     keys = jax.random.split(jax.random.key(0), 100)
     for sampling in SAMPLINGS.values():
@@ -424,7 +424,7 @@ def exact_joint(model, params, row, sampling):
         ("sequential modules", "top-p and min-p"),
     ],
 )
-def test_three_tokens_have_the_models_joint_distribution(name, sampling):
+def test_three_tokens_follow_the_joint_model_distribution(name, sampling):
     sampling, row = SAMPLINGS[sampling], [3, 1]
     exact, four = small(name)
     prompts = decoder_prompts([row] * DRAWS)
@@ -442,7 +442,7 @@ def test_three_tokens_have_the_models_joint_distribution(name, sampling):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["parallel heads", "sequential modules"])
-def test_eight_devices_equal_one(name):
+def test_eight_devices_give_the_tokens_of_one(name):
     model, params = made(name)
     prompts = prompts_of(model, PROMPTS)
 
@@ -455,7 +455,7 @@ def test_eight_devices_equal_one(name):
 
 
 @pytest.mark.slow
-def test_unsupported_drafts_are_refused():
+def test_unsupported_drafters_are_rejected():
     with refuses(ValueError, "heads", "multi_token_prediction"):
         own_drafts(*made("llama3"))
     with refuses(ValueError, "relative"):
@@ -480,7 +480,7 @@ def test_unsupported_drafts_are_refused():
         speculate(*four, prompts, max_new=3, sampling=Sampling(temperature=0.5))
 
 
-def test_a_draft_model_with_too_few_positions_is_refused():
+def test_draft_model_with_too_few_positions_is_rejected():
     model, params = form("gpt2")
     config = dataclasses.replace(model.config, max_positions=8)
     small = (model_of(config), form("gpt2")[1])

@@ -47,14 +47,14 @@ def test_states_of_a_text_do_not_depend_on_other_texts(builder):
         ("decoder", "masked_next_token", True),
     ],
 )
-def test_a_text_is_read_as_in_training(builder, objective, sees_ahead):
+def test_attention_of_states_matches_training(builder, objective, sees_ahead):
     one = trained(builder, objective)
-    here, there = of(one, ["abcd", "abcz"])
-    first = here.text.start
-    assert (abs(here.layers[0, first] - there.layers[0, first]).max() > 1e-6) == sees_ahead
+    original, changed = of(one, ["abcd", "abcz"])
+    first = original.text.start
+    assert (abs(original.layers[0, first] - changed.layers[0, first]).max() > 1e-6) == sees_ahead
 
 
-def test_a_decoder_with_classes_reads_whole_rows_both_ways_as_in_training():
+def test_classifying_decoder_attends_in_both_directions():
     one = trained("decoder", "sequence_classification", num_classes=3)
     (found,) = of(one, ["abcd"])
     batch, _ = padded_rows("decoder", [found.tokens])
@@ -63,7 +63,7 @@ def test_a_decoder_with_classes_reads_whole_rows_both_ways_as_in_training():
 
 
 @pytest.mark.slow
-def test_an_encoder_that_read_blocks_sees_ahead_within_them():
+def test_block_encoder_sees_ahead_within_a_block():
     settings = dict(merged_attention=True, rotate_encoded=True, positions="rotary")
     one = trained("encoder_decoder", "block_diffusion", **settings)  # blocks of 16 tokens
     texts = "a" * 20, "a" * 15 + "b" + "a" * 4, "a" * 16 + "b" + "a" * 3
@@ -73,7 +73,7 @@ def test_an_encoder_that_read_blocks_sees_ahead_within_them():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", ["encoder", "decoder", "encoder_decoder"])
-def test_states_after_a_layer_match_a_model_that_ends_there(builder):
+def test_layer_states_match_a_shallower_model(builder):
     layers = dict(num_encoder_layers=2, num_decoder_layers=1)
     two = trained(
         builder,
@@ -102,7 +102,7 @@ def test_states_after_a_layer_match_a_model_that_ends_there(builder):
 
 
 @pytest.mark.slow
-def test_states_of_rows_that_a_stack_pads_are_of_their_own_slots(monkeypatch):
+def test_states_exclude_padding_of_the_attention_mechanism(monkeypatch):
     """Fused attention on TPUs pads rows in the same way."""
     (expected,) = of(trained("encoder", "masked_lm"), ["some text"], layers=[0, 1])
     padding_three = MECHANISMS["fused"]._replace(padding=lambda slots: 3)
@@ -112,7 +112,7 @@ def test_states_of_rows_that_a_stack_pads_are_of_their_own_slots(monkeypatch):
     np.testing.assert_allclose(found.layers, expected.layers, atol=2e-5)
 
 
-def test_errors():
+def test_unavailable_layers_are_rejected():
     one = trained("encoder", "masked_lm")
     with refuses(ValueError, "7", "0", "1", "-1"):
         of(one, ["a"], layers=[7])

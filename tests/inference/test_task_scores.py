@@ -40,7 +40,7 @@ def answer_with(monkeypatch):
     return set_answers
 
 
-def test_a_model_that_knows_the_answers_scores_1(answer_with):
+def test_perfect_answers_score_1(answer_with):
     # white space around an answer is ignored
     answer_with([{"answer": f" {target}\n"} for target in TARGETS])
     found = score_task(trained("encoder_decoder", "text_to_text"), task())
@@ -49,7 +49,7 @@ def test_a_model_that_knows_the_answers_scores_1(answer_with):
     assert found.records[2] == {"text": "text 2", "target": "blue", "answer": "blue"}
 
 
-def test_a_model_that_guesses_scores_its_share_of_correct_answers(answer_with):
+def test_guessing_scores_the_share_of_correct_answers(answer_with):
     draw = random.Random(0)
     guesses = [draw.choice(CLASSES) for _ in TARGETS]
     answer_with([{"answer": guess} for guess in guesses])
@@ -58,31 +58,31 @@ def test_a_model_that_guesses_scores_its_share_of_correct_answers(answer_with):
     assert found.metrics["accuracy"] == pytest.approx(right) and right < 1
 
 
-def test_what_fills_the_first_blank_is_the_answer(answer_with):
+def test_first_blank_is_the_answer(answer_with):
     answer_with([{"filled": "x", "blanks": [f" {target}", "no"]} for target in TARGETS])
     found = score_task(trained("encoder_decoder", "span_corruption"), task())
     assert found.metrics["accuracy"] == 1
 
 
-def test_each_example_is_postprocessed_by_its_number(answer_with):
+def test_examples_are_postprocessed_with_their_number(answer_with):
     answer_with([{"answer": str(number)} for number in range(len(TARGETS))])
     targets = [str(number) for number in range(len(TARGETS))]
-    seen = []
+    postprocessed = []
 
     def postprocess(text, number, is_target):
-        seen.append((text, number, is_target))
+        postprocessed.append((text, number, is_target))
         return text
 
     found = score_task(
         trained("encoder_decoder", "text_to_text"), task(targets=targets, postprocess=postprocess)
     )
     assert found.metrics["accuracy"] == 1
-    assert [(str(n), n, True) for n in range(6)] == seen[:6]
-    assert [(str(n), n, False) for n in range(6)] == seen[6:12]
+    assert [(str(n), n, True) for n in range(6)] == postprocessed[:6]
+    assert [(str(n), n, False) for n in range(6)] == postprocessed[6:12]
 
 
 @pytest.mark.slow
-def test_a_real_model_answers_and_is_scored():
+def test_trained_model_answers_and_is_scored():
     one = trained("encoder_decoder", "text_to_text")
 
     def total(targets, scores):
@@ -98,14 +98,14 @@ def test_a_real_model_answers_and_is_scored():
     assert found.baseline.keys() == {"accuracy", "macro_f1"}
 
 
-def test_a_classifier_is_scored_by_the_names_of_its_classes():
+def test_classifier_is_scored_by_its_class_names():
     one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
     found = score_task(one, task(score_metrics=[lambda *_: {"never": 0}]))
     assert {record["answer"] for record in found.records} <= set(CLASSES)
     assert found.metrics.keys() == {"accuracy", "macro_f1"}
 
 
-def test_modes_without_an_answer():
+def test_modes_without_an_answer_are_rejected():
     for model, mode, refused in (
         (trained("encoder", "contrastive"), None, "embed"),
         (trained("encoder_decoder", "text_to_text"), "mask", "mask"),
@@ -116,5 +116,5 @@ def test_modes_without_an_answer():
         score_task(trained("encoder_decoder", "text_to_text"), task(), "tag")
 
 
-def test_answers_are_as_long_as_the_targets():
+def test_answer_limit_follows_the_longest_target():
     assert longest_answer(task().targets, CODEC.encode) == len("green") + 4

@@ -26,7 +26,7 @@ def probabilities(one, before):
 
 
 @pytest.mark.slow
-def test_each_token_is_predicted_from_the_tokens_before_it():
+def test_teacher_predicts_each_token_from_those_before():
     one = trained("decoder", "causal_lm")._replace(lengths={"decoder": ROW})
     documents = [Document(np.array(one.encode(text))) for text in ("some text, and more", "short")]
     found = list(taught(one, documents, likeliest=3))
@@ -44,7 +44,7 @@ def test_each_token_is_predicted_from_the_tokens_before_it():
             np.testing.assert_allclose(p[tokens], shares / UNIT, atol=1e-5)
 
 
-def test_windows_cover_a_document_once_with_half_a_window_before_each_token():
+def test_windows_cover_each_token_once_with_half_a_window_of_context():
     for tokens in range(1, 40):
         windows = windows_of(tokens, 8)
         assert [t for _, first, end in windows for t in range(first, end)] == [*range(tokens)]
@@ -52,7 +52,7 @@ def test_windows_cover_a_document_once_with_half_a_window_before_each_token():
         assert all(end - start <= 8 for start, _, end in windows)
 
 
-def test_another_kind_of_teacher_is_refused():
+def test_teacher_that_is_not_causal_is_rejected():
     for one in (trained("encoder", "masked_lm"), trained("decoder", "masked_next_token")):
         with refuses(ValueError, "causal_lm"):
             list(taught(one, [Document(np.array([5, 6]))], 2))

@@ -57,7 +57,7 @@ def test_texts_longer_than_in_training_give_a_warning(case):
         apply(one, text + "a")
 
 
-def test_a_warning_names_the_tokens_that_are_left():
+def test_warning_names_the_remaining_tokens():
     one = trained("decoder", "causal_lm")._replace(lengths={"decoder": 8})
     with warns(BeyondTraining, 6, "max_new=4"):
         generated(one, "aaa", max_new=6)
@@ -67,14 +67,14 @@ def test_a_warning_names_the_tokens_that_are_left():
     "write, builder, objective",
     [(insert, "encoder", "insertion_lm"), (continue_blocks, "decoder", "block_diffusion")],
 )
-def test_generated_text_is_marked_in_a_text(write, builder, objective):
+def test_long_generations_warn_without_showing_special_tokens(write, builder, objective):
     one = trained(builder, objective)._replace(lengths={builder: 8})
     with warns(BeyondTraining, 40) as caught:
         write(one, ["aaa"], max_new=40)
     assert not re.search(r"aaa.*(<pad>|<mask>)", str(caught[0].message))
 
 
-def test_all_prompts_are_checked_before_one_is_answered():
+def test_all_prompts_are_checked_before_generation():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
     asked = [text_prompt(short, "continue", "a" * n) for n in (1, 12)]
     answered = []
@@ -83,7 +83,7 @@ def test_all_prompts_are_checked_before_one_is_answered():
     assert not answered
 
 
-def test_a_text_that_is_too_long_is_shown():
+def test_too_long_text_is_shown_in_the_error():
     limited = dict(positions="learned", max_positions=16)
     one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3, **limited)
     with refuses(ValueError, "Ada"):

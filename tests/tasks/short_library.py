@@ -33,15 +33,17 @@ def short_library() -> Iterator[list[LibraryText]]:
     The limit applies to corpora, tasks and sample texts. Cached examples are dropped at the start
     and at the end.
     """
-    every = enumerate(library_documents())
-    few = [document for i, document in every if i % 50 == 0 or document.name.startswith("http/")]
+    numbered = enumerate(library_documents())
+    selected = [
+        document for i, document in numbered if i % 50 == 0 or document.name.startswith("http/")
+    ]
     with pytest.MonkeyPatch.context() as patch:
         for module in (library, python_passages, sample_text):
-            patch.setattr(module, "library_documents", lambda: few)
+            patch.setattr(module, "library_documents", lambda: selected)
         for examples in _KEPT:
             examples.cache_clear()
         try:
-            yield few
+            yield selected
         finally:
             for examples in _KEPT:
                 examples.cache_clear()

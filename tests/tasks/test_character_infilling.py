@@ -60,7 +60,7 @@ def given_back(tokens, tokenizer, ids, spm="spmv2") -> str:
     st.integers(0, 2**32 - 1),
     st.sampled_from([(0.0, "spm"), (1.0, "spm"), (1.0, "spmv2")]),
 )
-def test_prefix_middle_and_suffix_are_the_text(tokenizer, text, seed, form):
+def test_prefix_middle_and_suffix_restore_the_text(tokenizer, text, seed, form):
     for each in (BYTES, tokenizer):
         ids = special_tokens.token_ids(each)
         tokens = infill_characters(text, each, ids, (seed,), 1.0, *form)
@@ -73,7 +73,7 @@ def test_prefix_middle_and_suffix_are_the_text(tokenizer, text, seed, form):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", CUTS)
-def test_cuts_between_characters_are_uniform_and_independent(form):
+def test_cut_positions_are_uniform_and_independent(form):
     ids = special_tokens.token_ids(BYTES)
     letters = dict(zip((*ids.fim, ids.eos, 3 + ord("a"), 3 + ord("b")), "PSM/ab"))
     law = Counter()
@@ -84,7 +84,7 @@ def test_cuts_between_characters_are_uniform_and_independent(form):
     assert_law(("".join(letters[x] for x in tokens.tolist()) for tokens in outcomes), dict(law))
 
 
-def test_shares_of_plain_psm_and_spm():
+def test_plain_psm_and_spm_have_their_shares():
     ids = special_tokens.token_ids(BYTES)
     kinds = {ids.fim[0]: "psm", ids.fim[1]: "spm", 3 + ord("a"): "plain"}
     first = (infill_characters("aaa", BYTES, ids, (1, i), 0.6, 0.25, "spm")[0] for i in range(5000))
@@ -108,7 +108,7 @@ def read(texts, name="infilling", seed=3, length=LENGTH, vocabulary=VOCABULARY, 
 
 
 @pytest.mark.slow
-def test_texts_that_are_too_long_are_cut_before_they_are_rearranged():
+def test_long_texts_are_split_before_they_are_rearranged():
     ids = special_tokens.token_ids(tokenizer_of(VOCABULARY))
     examples = read(TEXTS, rate=1.0)
     assert len(TEXTS) < len(examples) and max(map(len, examples)) <= LENGTH
@@ -118,7 +118,7 @@ def test_texts_that_are_too_long_are_cut_before_they_are_rearranged():
 
 
 @pytest.mark.slow
-def test_the_cut_of_a_text_does_not_depend_on_other_texts():
+def test_cut_of_a_text_does_not_depend_on_other_texts():
     many = TEXTS * 20
     examples = read(many, length=None)
     assert examples == read(many, length=None)
@@ -137,7 +137,7 @@ def test_cuts_differ_between_seeds_tasks_and_texts():
 
 
 @pytest.mark.slow
-def test_examples_are_what_seqio_packs():
+def test_seqio_packs_the_examples():
     task = seqio.Task(
         "infilling",
         source=memory_source({"targets": TEXTS}, ["train"]),
@@ -166,13 +166,13 @@ def corpus(tmp_path, name="infilling_to_train", rate=0.8, **how):
 
 
 @pytest.mark.slow
-def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
+def test_run_trains_on_rearranged_texts(tmp_path):
     """Rows hold whole texts, each with its end. Texts are cut elsewhere in other epochs."""
     made = corpus(tmp_path, arranged_tokens=60)
     stream, ids = made.open_shard(0, 1), made.ids
-    some = [stream.next_document() for _ in range(100)]  # more than one epoch
-    assert all(one.ends_document and one.tokens.size <= 60 for one in some)
-    closed = [[*one.tokens.tolist(), ids.eos] for one in some]
+    read_documents = [stream.next_document() for _ in range(100)]  # more than one epoch
+    assert all(one.ends_document and one.tokens.size <= 60 for one in read_documents)
+    closed = [[*one.tokens.tolist(), ids.eos] for one in read_documents]
     moved = [tokens for tokens in closed if set(ids.fim) <= set(tokens)]
     assert 60 < len(moved) < 95
     assert all(any(given_back(one, BYTES, ids) in text for text in TEXTS) for one in closed)
@@ -184,7 +184,7 @@ def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [8, 512])
-def test_a_text_whose_middle_was_moved_is_shown(tmp_path, length):
+def test_rearranged_text_is_shown(tmp_path, length):
     """This also holds if the task did not rearrange the first held-out text."""
     name, ids = "infilling_some", special_tokens.token_ids(BYTES)
     made = corpus(tmp_path, name, rate=0.3, arranged_tokens=60, shuffle=False)
@@ -197,7 +197,7 @@ def test_a_text_whose_middle_was_moved_is_shown(tmp_path, length):
     assert shown.tolist() == first and shown.size <= 60
 
 
-def test_documents_with_markers_are_expected_or_refused(tmp_path):
+def test_unexpected_markers_and_overlong_arranged_texts_are_rejected(tmp_path):
     with refuses(ValueError, "ids", "end-of-sequence"):
         for document in corpus(tmp_path).heldout(10_000):
             assert document
@@ -211,7 +211,7 @@ def test_documents_with_markers_are_expected_or_refused(tmp_path):
         tiny.planned(dataclasses.replace(run, corpus=longer))
 
 
-def test_the_vocabulary_of_a_run_keeps_its_markers(tmp_path):
+def test_run_vocabulary_keeps_its_markers(tmp_path):
     ids = special_tokens.token_ids(BYTES, sentinels=7)
     vocabularies.save_vocabulary(str(tmp_path), Vocabulary(BYTES, ids, {}))
     examples = read(TEXTS, rate=1.0, vocabulary=RunVocabulary(str(tmp_path)))
@@ -219,14 +219,14 @@ def test_the_vocabulary_of_a_run_keeps_its_markers(tmp_path):
     assert "".join(given_back(one, BYTES, ids) for one in examples) == "".join(TEXTS)
 
 
-def test_the_halves_of_a_text_have_different_cuts():
+def test_halves_of_a_text_have_different_cuts():
     ids = special_tokens.token_ids(BYTES)
     both = [infill_to_fit("a" * 200, BYTES, ids, (i,), 110, 1.0) for i in range(20)]
     assert all(len(halves) == 2 for halves in both)
     assert sum(np.array_equal(first, second) for first, second in both) < 3
 
 
-def test_unsuitable_settings_and_vocabularies_are_refused(t5_like):
+def test_unsuitable_settings_and_vocabularies_are_rejected(t5_like):
     with refuses(ValueError, "rate", "0", "1", "2"):
         read(TEXTS, rate=2)
     with refuses(ValueError, "spm", "spmv2", "psm"):

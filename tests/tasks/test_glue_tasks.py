@@ -224,7 +224,7 @@ def lines_of(path: Path) -> list[dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", AS_T5_READS)
-def test_texts_and_answers_match_the_training_of_t5(evaluated, task):
+def test_texts_and_answers_match_t5(evaluated, task):
     kept = lines_of(evaluated / f"{task}-0.jsonl")
     assert [line["text"] for line in kept] == [text for _, text in AS_T5_READS[task]]
     assert [line["target"] for line in kept] == ANSWERS[task]
@@ -232,19 +232,19 @@ def test_texts_and_answers_match_the_training_of_t5(evaluated, task):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", AS_T5_READS)
-def test_correct_answers_have_the_best_possible_figures(evaluated, task):
+def test_correct_answers_score_1(evaluated, task):
     (found,) = (line for line in lines_of(evaluated / "metrics.jsonl") if line["task"] == task)
     metrics = {name: value for name, value in found.items() if name not in ("task", "step")}
     assert metrics == pytest.approx(dict.fromkeys(METRICS.get(task, ["accuracy"]), 1))
 
 
-def test_missing_data_is_reported(data_dir):
+def test_missing_data_directory_is_named(data_dir):
     with refuses(FileNotFoundError, "glue_rte", "data_dir"):
         evaluation_tasks("", names=["glue_rte"], data_dir=data_dir)
 
 
 @pytest.mark.slow
-def test_a_task_is_read_from_the_folder_of_each_call(data_dir, tmp_path):
+def test_task_follows_the_data_directory_of_each_call(data_dir, tmp_path):
     example = {"sentence": "Elsewhere.", "label": 1, "idx": 0}
     write_set(str(tmp_path), "glue/cola", {"train": [example], "validation": [example]})
 
@@ -260,7 +260,7 @@ def test_a_task_is_read_from_the_folder_of_each_call(data_dir, tmp_path):
         texts()
 
 
-def test_the_rates_of_a_mixture_follow_the_data_in_the_folder(data_dir):
+def test_mixture_rates_follow_the_data_directory(data_dir):
     by_examples = lambda task: task.source.num_input_examples("validation")  # noqa: E731
     inner, name = "tiny_inner_mixture", "tiny_mixture_of_mixtures"
     if name not in seqio.MixtureRegistry.names():
@@ -301,7 +301,7 @@ def scored(found, answers) -> dict[str, float]:
     return {k: v for metric in found.predict_metrics for k, v in metric(targets, predicted).items()}
 
 
-def test_texts_and_classes_by_hand():
+def test_texts_classes_and_f1_match_hand_computed_values():
     pairs = [{"sentence1": f"a{i}", "sentence2": f"b{i}", "label": i % 2} for i in range(4)]
     found = read("mrpc", pairs)
     assert found.texts[1] == "mrpc sentence1: a1 sentence2: b1"
@@ -312,7 +312,7 @@ def test_texts_and_classes_by_hand():
     assert list(kept_back.targets) == [glue_tasks.NO_LABEL]
 
 
-def test_numbers_and_correlations_by_hand():
+def test_numbers_and_correlations_match_hand_computed_values():
     found = read(
         "stsb", [{"sentence1": "a", "sentence2": "b", "label": x} for x in (1.0, 2.74, 5.0)]
     )
@@ -336,7 +336,7 @@ def test_answers_of_a_question_are_scored_together():
 
 
 @pytest.mark.slow
-def test_a_registered_task_gives_classes():
+def test_registered_task_provides_classes():
     pairs = [{"sentence1": str(i), "sentence2": "", "label": int(i % 3 == 0)} for i in range(20)]
     task = class_task(Subject("runs/x"), register("wnli", pairs))
     assert task.classes == ["entailment", "not_entailment"]
@@ -347,7 +347,7 @@ def test_a_registered_task_gives_classes():
     assert right.value == 1 and right.name == "x"
 
 
-def test_a_task_with_many_answers_has_no_classes(tmp_path):
+def test_task_with_many_answers_is_rejected_as_classification(tmp_path):
     rows = [{"sentence1": "", "sentence2": "", "label": 0.2 * i} for i in range(20)]
     name = register("stsb", rows)
     with refuses(ValueError, name, 20):

@@ -126,7 +126,7 @@ def corrupted_on_the_device(build, name, lengths, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
-def test_every_objective_as_a_task_gives_the_bits_of_the_device(name):
+def test_every_objective_task_equals_the_device_bit_for_bit(name):
     build = BUILDERS[name]
     text_task("text", documents_for() * TIMES.get(name, 1))
     task = fresh(add_objective_task, "task", "text", build, columns=True)
@@ -143,7 +143,7 @@ def test_every_objective_as_a_task_gives_the_bits_of_the_device(name):
 
 
 @pytest.mark.slow
-def test_noise_that_adapts_to_a_model_gives_a_warning():
+def test_adaptive_noise_gives_a_warning():
     text_task("text", documents_for())
     fresh(add_objective_task, "task", "text", objectives.adaptive_masked_lm, columns=True)
     with warns(UserWarning, "task", "noise"):
@@ -152,7 +152,7 @@ def test_noise_that_adapts_to_a_model_gives_a_warning():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", [False, True])
-def test_a_mixture_with_a_supervised_task(pack):
+def test_objective_task_mixes_with_a_supervised_task(pack):
     text_task("text", documents_for() * 5)
     supervised = renew_pairs("supervised", [("2 + 2 =", "4")] * 30, VOCABULARY)
     spans = fresh(add_objective_task, "spans", "text", objectives.span_corruption)
@@ -171,7 +171,7 @@ def test_a_mixture_with_a_supervised_task(pack):
 
 
 @pytest.mark.slow
-def test_a_mixture_of_objectives_with_labels():
+def test_tasks_with_labels_mix_into_common_columns():
     text_task("text", documents_for())
     masks = [fresh(add_objective_task, f"mask_{i}", "text", objectives.masked_lm) for i in range(2)]
     got = examples(seqio.Mixture("masks", [(task, 1) for task in masks]), {"inputs": 48})
@@ -190,7 +190,7 @@ def cache(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["span_corruption", "masked_lm"])
-def test_cached_text_is_corrupted_again_in_every_epoch(cache, name):
+def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
     documents, lengths = documents_for(), lengths_for(BUILDERS[name])
     text_task("text", documents)
     task = fresh(add_objective_task, "cached", "text", BUILDERS[name])
@@ -211,7 +211,7 @@ def test_cached_text_is_corrupted_again_in_every_epoch(cache, name):
 
 
 @pytest.mark.slow
-def test_a_task_cached_after_its_objective(cache):
+def test_task_may_be_cached_after_its_objective(cache):
     text_task("text", documents_for())
     masks = fresh(add_objective_task, "masks", "text", objectives.masked_lm)
     rows = masks.get_dataset({"inputs": 48}, shuffle=False, seed=1)
@@ -260,7 +260,7 @@ def test_text_may_be_tokenized_or_not(steps, build):
         assert "targets" not in got and (got["inputs"] == IDS.mask).any()
 
 
-def test_the_rows_of_a_pair_are_of_different_documents():
+def test_rows_of_a_pair_come_from_different_documents():
     documents = [np.full(n, 10 + i) for i, n in enumerate((100, 3, 130, 60, 0, 500, 90, 20))]
     text = text_task("text", documents).source.get_dataset("train", shuffle=False)
     features = {"targets": TOKENS}
@@ -285,7 +285,7 @@ def test_targets_without_loss_need_columns():
     assert any(((x["targets_segments"] > 0) > x["targets_weights"]).any() for x in got)
 
 
-def test_objectives_that_cannot_be_a_task_are_refused(hugging_face):
+def test_unsuitable_objective_tasks_are_rejected(hugging_face):
     text_task("text", documents_for())
     with refuses(ValueError, "rate", 2):
         add_objective_task("refused", "text", functools.partial(objectives.masked_lm, rate=2))

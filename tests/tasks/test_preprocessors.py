@@ -56,14 +56,14 @@ def rows_and_seeds(build, seed=42):
     return list(seeded.as_numpy_iterator())
 
 
-def test_keys_depend_on_the_name_of_the_task():
+def test_row_keys_depend_on_the_task_name():
     seeds = np.array([[1, 2]], np.uint32)
     first, second = (row_keys(seeds, zlib.crc32(name)) for name in (b"first", b"second"))
     assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
 
 
 @pytest.mark.slow
-def test_the_host_gives_the_bits_of_the_device():
+def test_host_preprocessing_equals_the_device_bit_for_bit():
     """Compares many rows on all devices. test_objective_tasks compares every objective."""
     build = objectives.ul2
     host = examples(add_task("padded", build, columns=True))
@@ -95,7 +95,7 @@ def test_the_host_gives_the_bits_of_the_device():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
-def test_no_token_is_lost(name):
+def test_rows_lose_no_token(name):
     rows = rows_and_seeds(BUILDERS[name])
     whole = np.concatenate(DOCUMENTS)
     np.testing.assert_array_equal(np.concatenate([row["tokens"] for row in rows]), whole)
@@ -116,7 +116,7 @@ def test_no_token_is_lost(name):
         np.testing.assert_array_equal(np.sort(text), np.sort(row["tokens"]))
 
 
-def test_documents_of_one_length():
+def test_documents_of_static_length_are_joined():
     documents = np.arange(60, dtype=np.int32).reshape(3, 20)
     dataset = tf.data.Dataset.from_tensor_slices({"targets": documents})
     rows = CutToRows(objectives.causal_lm)(dataset, {"targets": 50}, FEATURES)
@@ -125,7 +125,7 @@ def test_documents_of_one_length():
 
 
 @pytest.mark.slow
-def test_examples_are_what_seqio_packs():
+def test_seqio_packs_the_examples():
     task = add_task("packed", objectives.span_corruption)
     unpadded = examples(task)
     assert all(example["inputs"][-1] == 1 == example["targets"][-1] for example in unpadded)
@@ -139,7 +139,7 @@ def test_examples_are_what_seqio_packs():
 
 
 @pytest.mark.slow
-def test_two_tasks_of_a_mixture_do_not_share_their_keys():
+def test_tasks_of_a_mixture_use_different_keys():
     for name in ("first", "second"):
         add_task(name, objectives.span_corruption)
     first, second = (examples(seqio.TaskRegistry.get(name)) for name in ("first", "second"))
@@ -153,7 +153,7 @@ def test_two_tasks_of_a_mixture_do_not_share_their_keys():
 
 
 @pytest.mark.slow
-def test_an_objective_without_inputs():
+def test_objective_without_inputs_gives_only_targets():
     build = objectives.causal_lm
     task = seqio.TaskRegistry.add(
         "causal",
@@ -177,7 +177,7 @@ def test_an_objective_without_inputs():
         ({"inputs": 64}, 100, [{"inputs": 64, "targets": 64}, "'encoder_decoder'"]),
     ],
 )
-def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, values):
+def test_insufficient_lengths_and_sentinels_are_rejected(lengths, sentinels, values):
     build = functools.partial(objectives.span_corruption, noise_density=0.15)
     preprocess = ApplyObjective(build, name="x", sentinels=sentinels)
     dataset = tf.data.Dataset.from_tensors({"tokens": [10, 11, 12]})
@@ -186,7 +186,7 @@ def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, values):
         preprocess(dataset, lengths, features)
 
 
-def test_rates_that_follow_the_step_are_refused():
+def test_rates_that_depend_on_the_step_are_rejected():
     def by_turns(ids):
         members = {
             "a": (objectives.span_corruption, objectives.turns(100, 0)),

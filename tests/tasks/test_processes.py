@@ -31,18 +31,18 @@ def is_right(first, second):
     return name == next_name and AFTER[state] == next_state
 
 
-def test_a_document_has_one_name_and_goes_through_the_states_of_one_cycle():
+def test_documents_have_one_name_and_follow_the_cycle():
     assert (len(TASK.documents), len(TASK.heldout), len(AFTER)) == (400, 20, 6)
     state = first = next(iter(AFTER))
-    seen = [state := AFTER[state] for _ in AFTER]
-    assert len({*seen}) == 6 and seen[-1] == first
+    cycle = [state := AFTER[state] for _ in AFTER]
+    assert len({*cycle}) == 6 and cycle[-1] == first
     for text in [*TASK.documents, *TASK.heldout]:
         names, _, states = zip(*sentences(text))
         assert len({*names}) == 1 and len({*states}) == 4
         assert all(AFTER[a] == b for a, b in zip(states, states[1:]))
 
 
-def test_a_single_sentence_does_not_show_its_place():
+def test_single_sentence_does_not_reveal_its_place():
     """Each state is about equally frequent in all places."""
     places = collections.Counter(
         (place, state)
@@ -65,7 +65,7 @@ def test_comparing_sentences_orders_all_pairs_but_single_words_do_not():
             assert pair.wrong[0] == pair.right[0] and names[0] != names[1]
 
 
-def test_knowing_the_cycle_is_always_correct_and_guessing_is_chance():
+def test_reader_of_the_cycle_scores_1_and_guessing_scores_chance():
     def known(question):
         name, _, state = sentences(question.text)[2 - 1]
         return f" {AFTER[state] if question.kind == 'state' else name}"
@@ -97,6 +97,6 @@ def test_synthetic_tasks_are_seeded():
 
 
 @pytest.mark.parametrize("settings", [{"states": 6}, {"names": 3}])
-def test_errors(settings):
+def test_invalid_process_settings_are_rejected(settings):
     with refuses(ValueError, *(f"{number} {name}" for name, number in settings.items())):
         processes(seed=0, documents=1, questions=1, **settings)

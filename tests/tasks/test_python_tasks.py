@@ -64,22 +64,22 @@ def test_registering_twice_is_harmless_and_reads_nothing():
 
 
 @pytest.mark.parametrize("corpus", [corpora.python_library, corpora.docstring_pairs])
-def test_held_out_files_are_the_same_as_in_pretraining(tmp_path, corpus):
+def test_heldout_files_match_pretraining(tmp_path, corpus):
     class Seen(Exception):
         pass
 
     def vocabulary(run_dir, source):
         raise Seen(set(source.texts()))
 
-    with pytest.raises(Seen) as seen:
+    with pytest.raises(Seen) as caught:
         corpus(str(tmp_path), vocabulary=vocabulary)
-    (trained_on,) = seen.value.args
+    (trained_on,) = caught.value.args
     files = python_passages.library_split()
     assert all(document.read() in trained_on for document in files["train"])
     assert not any(document.read() in trained_on for document in files["validation"])
 
 
-def test_counts_of_classes():
+def test_class_counts_are_balanced_and_sufficient():
     split = EXAMPLES["python_modules"]()
     for part, least in (("train", 300), ("validation", 10)):
         counts = collections.Counter(package for _, package in split[part])
@@ -91,14 +91,16 @@ def test_counts_of_classes():
 
 
 @pytest.mark.slow
-def test_counts_of_identifiers():
+def test_identifier_counts_match_the_constants():
     split = EXAMPLES["python_identifiers"]()
-    assert {part: len(some) for part, some in split.items()} == python_passages.IDENTIFIER_PASSAGES
+    assert {
+        part: len(part_examples) for part, part_examples in split.items()
+    } == python_passages.IDENTIFIER_PASSAGES
     assert len({passage for passage, _ in split["train"]}) == len(split["train"])
 
 
 @pytest.mark.slow
-def test_passages_are_from_their_package_and_split_without_its_name():
+def test_passages_come_from_their_package_without_naming_it():
     blanked = re.compile("|".join(python_passages.PACKAGES), re.IGNORECASE)
     files = {
         (part, package): blanked.sub(
@@ -108,8 +110,8 @@ def test_passages_are_from_their_package_and_split_without_its_name():
         for package in python_passages.PACKAGES
     }
     train = blanked.sub("_", texts("train"))
-    for part, some in EXAMPLES["python_modules"]().items():
-        for passage, package in some:
+    for part, part_examples in EXAMPLES["python_modules"]().items():
+        for passage, package in part_examples:
             assert not blanked.search(passage) and len(passage) <= python_passages.PASSAGE[1]
             assert passage in files[part, package] and passage.endswith("\n")
             assert part == "train" or passage not in train
@@ -118,8 +120,8 @@ def test_passages_are_from_their_package_and_split_without_its_name():
 @pytest.mark.slow
 def test_hidden_names_occur_in_the_passage_and_the_split():
     train, heldout, sentinel = texts("train"), texts("validation"), python_passages.SENTINEL
-    for part, some in EXAMPLES["python_identifiers"]().items():
-        for passage, name in some:
+    for part, part_examples in EXAMPLES["python_identifiers"]().items():
+        for passage, name in part_examples:
             assert passage.count(sentinel) == 1 and name.isidentifier() and len(name) > 2
             assert name not in ("self", "cls", "print") and not keyword.iskeyword(name)
             assert re.search(rf"\b{name}\b", passage)  # the name occurs elsewhere in the passage
@@ -127,12 +129,12 @@ def test_hidden_names_occur_in_the_passage_and_the_split():
             whole = passage.replace(sentinel, name)
             if part == "validation":
                 assert whole in heldout and whole not in train
-    some = EXAMPLES["python_identifiers"]()["train"][::20]
-    assert all(passage.replace(sentinel, name) in train for passage, name in some)
+    part_examples = EXAMPLES["python_identifiers"]()["train"][::20]
+    assert all(passage.replace(sentinel, name) in train for passage, name in part_examples)
 
 
 @pytest.mark.parametrize("file", ["argparse.py", "json/decoder.py", "email/message.py"])
-def test_names_match_the_names_that_the_parser_finds(file):
+def test_names_match_those_of_the_parser(file):
     (text,) = (document.read() for document in library_documents() if document.name == file)
     known = set()
     for node in ast.walk(ast.parse(text)):
@@ -146,7 +148,7 @@ def test_names_match_the_names_that_the_parser_finds(file):
     assert {match["name"] for match in python_passages._names(text)} == known
 
 
-def test_names_by_hand():
+def test_names_equal_a_hand_made_list():
     text = '''total = rb"total\\" total" + """total " total""" # total 'total
 x.total = f'total' 'it\\'s total' 0xtotal; def total(self, other_1): 'total' ; print(total)
 '''
@@ -160,7 +162,7 @@ x.total = f'total' 'it\\'s total' 0xtotal; def total(self, other_1): 'total' ; p
     assert len(alone) > python_passages.PASSAGE[0] and list(python_passages._hidden(alone)) == []
 
 
-def test_passages_have_whole_lines_and_only_short_rests_and_long_lines_are_lost():
+def test_passages_have_whole_lines_and_drop_only_short_rests():
     least, most = python_passages.PASSAGE
     lines = [f"{'x' * (n * 37 % 90)}\n" for n in range(200)]
     text = "".join(lines)
@@ -174,7 +176,7 @@ def test_passages_have_whole_lines_and_only_short_rests_and_long_lines_are_lost(
     assert not list(python_passages.whole_line_passages("short\n"))
 
 
-def test_code_before_the_first_definition_is_left_out():
+def test_code_before_the_first_definition_is_removed():
     head = '"""The module."""\nimport package\n\nNAME = 1\n\n'
     for body in ("def f():\n    pass\n", "@wraps\nclass A: pass\n", "async def f(): pass\n"):
         assert (
@@ -183,7 +185,7 @@ def test_code_before_the_first_definition_is_left_out():
     assert python_passages._after_head(head) == ""
 
 
-def test_text_of_training_files_is_not_held_out():
+def test_copied_training_text_is_not_held_out():
     own = "".join(f"    line_{i} = line_{i}\n" for i in range(10))
     copied = "def copied(first):\n" + "    first = second  # and some more\n" * 6
     files = {
@@ -197,7 +199,7 @@ def test_text_of_training_files_is_not_held_out():
 
 @pytest.mark.slow
 @every_task
-def test_two_readings_give_the_same(name):
+def test_examples_are_deterministic(name):
     first = EXAMPLES[name]()
     assert EXAMPLES[name].__wrapped__() == first
     # The order is the same on every reading, and mixes the answers.
@@ -211,7 +213,7 @@ def test_two_readings_give_the_same(name):
 @pytest.mark.slow
 @every_task
 @pytest.mark.parametrize("part", python_passages.SPLITS)
-def test_ids_decode_back(name, part):
+def test_ids_decode_to_the_pretokenized_text(name, part):
     task = seqio.TaskRegistry.get(name)
     vocabulary = task.output_features["inputs"].vocabulary
     codec_ids = token_ids(tokenizer_of(vocabulary))
@@ -243,7 +245,7 @@ def test_ids_decode_back(name, part):
         pytest.param("t5", marks=pytest.mark.slow),
     ],
 )
-def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
+def test_tasks_work_with_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
     if kind == "run":
         utf8_bytes(str(tmp_path), VocabularySource(), sentinels=7)
         vocabulary = RunVocabulary(str(tmp_path))
@@ -255,8 +257,8 @@ def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
             "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"], extra_ids=7),
         }[kind]()
         sentinels = token_ids(tokenizer_of(vocabulary), sentinels=7).sentinels
-    some = examples(with_vocabulary(name, vocabulary), "validation", None)[:50]
-    for example in some:
+    part_examples = examples(with_vocabulary(name, vocabulary), "validation", None)[:50]
+    for example in part_examples:
         hidden = example["inputs"][np.isin(example["inputs"], sentinels)].tolist()
         assert hidden == ([sentinels[0]] if name == "python_identifiers" else [])
         assert example["inputs"][-1] == example["targets"][-1] == vocabulary.eos_id
@@ -266,13 +268,13 @@ def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
 
 
 @pytest.mark.slow
-def test_a_vocabulary_without_sentinels_is_refused():
+def test_vocabulary_without_sentinels_is_rejected():
     task = with_vocabulary("python_identifiers", seqio.ByteVocabulary())
     with refuses(ValueError, "extra_id_0", "extra_ids", "100"):
         task.get_dataset(LENGTHS, "validation")
 
 
-def test_inputs_that_are_cut_still_end():
+def test_truncated_inputs_keep_their_end():
     task = seqio.TaskRegistry.get("python_modules")
     for example in examples(task, "validation", {"inputs": 20, "targets": 4}):
         assert len(example["inputs"]) == 20 and len(example["targets"]) <= 4
@@ -292,7 +294,7 @@ def figures(name, predict, part="validation"):
 
 @pytest.mark.slow
 @every_task
-def test_a_perfect_model_and_baselines(name):
+def test_perfect_answers_score_1_and_baselines_match(name):
     train, validation = (EXAMPLES[name]()[part] for part in python_passages.SPLITS)
     assert set(figures(name, lambda passage, right: right).values()) == {1.0}
     guess = task_metrics.majority(answer for _, answer in train)
@@ -305,8 +307,8 @@ def test_a_perfect_model_and_baselines(name):
     else:
         assert got == {"exact_match": share} and share < 0.1
         # A reader does better: the most frequent name of a passage is more often the hidden name.
-        seen = figures(name, lambda passage, right: python_passages.most_frequent_name(passage))
-        assert 3 * share < seen["exact_match"] < 0.5
+        baseline = figures(name, lambda passage, right: python_passages.most_frequent_name(passage))
+        assert 3 * share < baseline["exact_match"] < 0.5
 
 
 @pytest.mark.slow
@@ -347,7 +349,7 @@ def test_training_examples_are_shuffled_and_sharded_by_seqio():
     assert sorted(halves[0] + halves[1]) == sorted(plain) and min(map(len, halves)) > 800
 
 
-def test_which_name_is_hidden_is_drawn_evenly():
+def test_hidden_name_is_drawn_uniformly():
     names = collections.Counter()
     for i in range(300):
         ((_, name),) = python_passages._hidden(f"first = second + third - {i}\n" * 7)

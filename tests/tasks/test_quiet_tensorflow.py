@@ -17,14 +17,14 @@ NOTES = (
 ERRORS = b"E0000 00:00:1795352790.4 15137 a.cc:1] a library is missing\nIn Python: an error\n"
 
 
-def test_notes_are_removed_and_errors_are_kept(capfd):
+def test_tensorflow_notes_are_removed_and_errors_kept(capfd):
     with _without_notes():
         os.write(2, NOTES + ERRORS + NOTES)
     os.write(2, b"after\n")
     assert capfd.readouterr().err.encode() == ERRORS + b"after\n"
 
 
-def test_an_exception_is_raised_and_other_output_is_shown(capfd):
+def test_exceptions_are_raised_and_other_output_is_shown(capfd):
     with pytest.raises(ImportError), _without_notes():
         os.write(2, ERRORS)
         raise ImportError
@@ -33,7 +33,7 @@ def test_an_exception_is_raised_and_other_output_is_shown(capfd):
 
 
 @pytest.mark.slow
-def test_a_corpus_of_seqio_tasks_starts_silently(tmp_path):
+def test_importing_seqio_corpora_prints_nothing(tmp_path):
     program = (
         "from pretrax.tasks.seqio import seqio_corpora, seqio_vocabularies as v\n"
         f"seqio_corpora.seqio_mixture({str(tmp_path)!r}, mixture_or_task_name='python_modules',"

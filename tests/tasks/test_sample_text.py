@@ -8,9 +8,9 @@ from tests.refusals import refuses
 BYTES = sample_text.open_vocabulary("unused", name="bytes")
 
 
-def test_the_vocabulary_is_trained_once_and_cached(tmp_path, monkeypatch):
-    few = sample_text.library_documents()[:60]
-    monkeypatch.setattr(sample_text, "library_documents", lambda: few)
+def test_sample_vocabulary_is_trained_once_and_cached(tmp_path, monkeypatch):
+    some_documents = sample_text.library_documents()[:60]
+    monkeypatch.setattr(sample_text, "library_documents", lambda: some_documents)
     first = sample_text.open_vocabulary(str(tmp_path / "kept"))
     monkeypatch.setattr(sample_text, "library_documents", None)
     assert sample_text.open_vocabulary(str(tmp_path / "kept")).ids == first.ids
@@ -24,7 +24,7 @@ def decoded(text):
     return [text.vocabulary.tokenizer.decode(document) for document in text.documents]
 
 
-def test_documents(tmp_path):
+def test_documents_are_read_from_texts_files_or_the_sample(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one\n\ntwo")
     read = sample_text.read_documents
@@ -34,7 +34,7 @@ def test_documents(tmp_path):
     assert decoded(sample_text.from_texts(BYTES, ["one", "two"])) == ["one", "two"]
 
 
-def test_a_text_word_by_word():
+def test_word_vocabulary_has_one_token_per_word():
     text = sample_text.from_words(["The cat sat.", "The dog!"])
     assert decoded(text) == ["The cat sat.", "The dog!"]
     tokenizer, ids = text.vocabulary.tokenizer, text.vocabulary.ids
@@ -50,7 +50,7 @@ def test_a_text_word_by_word():
         (dict(file="latin.txt"), "latin.txt"),
     ],
 )
-def test_text_that_cannot_be_shown_is_refused(arguments, expected, tmp_path, monkeypatch):
+def test_text_that_cannot_be_shown_is_rejected(arguments, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     with refuses(ValueError, expected):

@@ -38,10 +38,10 @@ class Source:
     """A source that raises an error if it is read after `there` was set to False."""
 
     def __init__(self, features=("targets",)):
-        self.features, self.there = features, True
+        self.features, self.available = features, True
 
     def __call__(self, split, shuffle_files=False, seed=None):
-        assert self.there, "the source was read"
+        assert self.available, "the source was read"
         return tf.data.Dataset.from_tensor_slices({name: TEXTS for name in self.features})
 
 
@@ -85,13 +85,13 @@ tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_
         [CACHE, tokenize, append_eos],
     ],
 )
-def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
+def test_cached_task_gives_the_text_of_its_source(tmp_path, steps):
     """The cache may come before or after tokenization. The source is not read again."""
     task, source = register("cached_text", steps)
     write_cache(task, tmp_path / "cache")
     plain = corpus_of(tmp_path / "plain", "cached_text", use_cached=False)
     assert sorted(epoch(plain)) == sorted(TEXTS) and "SeqIO's cache" not in plain.summary
-    source.there = False
+    source.available = False
     corpus = corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")])
     assert "from SeqIO's cache: cached_text" in corpus.summary
     assert sorted(epoch(corpus)) == sorted(TEXTS)
@@ -105,7 +105,7 @@ def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit, units", [(5, 3), (2048, 1)])
-def test_a_stream_of_a_cache_continues_exactly(tmp_path, unit, units, monkeypatch):
+def test_cached_stream_resumes_exactly(tmp_path, unit, units, monkeypatch):
     """A cache is read file by file. All files of a small cache are read together."""
     monkeypatch.setattr(seqio_examples, "UNIT", unit)
     task, _ = register("cached_text", [tokenize, CACHE])
@@ -124,12 +124,12 @@ def test_a_stream_of_a_cache_continues_exactly(tmp_path, unit, units, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_mixture_from_several_folders_and_a_source(tmp_path):
+def test_mixture_reads_several_caches_and_a_source(tmp_path):
     """As in SeqIO, a task that cannot be cached is read from its source."""
     for name, folder in (("cached_a", "one"), ("cached_b", "other")):
         task, source = register(name, [tokenize, CACHE])
         write_cache(task, tmp_path / folder)
-        source.there = False
+        source.available = False
     register("never_cached", [tokenize])
     seqio.MixtureRegistry.remove("cached_mixture")
     names = ["cached_a", "cached_b", "never_cached"]
@@ -145,13 +145,13 @@ def test_a_mixture_from_several_folders_and_a_source(tmp_path):
 
 
 @pytest.mark.slow
-def test_pairs_and_evaluation_tasks_of_a_cache(tmp_path):
+def test_pairs_and_evaluation_tasks_are_read_from_a_cache(tmp_path):
     steps, both = [tokenize, CACHE, append_eos], ("inputs", "targets")
     task, source = register(
         "cached_pairs", steps, both, metric_fns=[lambda targets, predictions: {}]
     )
     write_cache(task, tmp_path / "cache")
-    source.there = False
+    source.available = False
     settings = {"use_cached": True, "cache_dirs": [str(tmp_path / "cache")]}
     corpus = corpus_of(tmp_path / "run", "cached_pairs", seqio_pairs, **settings)
     piece = corpus.open_shard(0, 1).next_document()
@@ -161,7 +161,7 @@ def test_pairs_and_evaluation_tasks_of_a_cache(tmp_path):
     assert set(read.texts) | set(read.targets) <= set(TEXTS) and len(read.texts) == 3
 
 
-def test_an_incomplete_cache_is_refused(tmp_path):
+def test_missing_or_incomplete_cache_is_rejected(tmp_path):
     task, _ = register("cached_text", [tokenize, CACHE])
     settings = {"cache_dirs": [str(tmp_path / "cache")]}
     with refuses(FileNotFoundError, "cache_dirs"):
@@ -188,7 +188,7 @@ def test_an_incomplete_cache_is_refused(tmp_path):
         corpus_of(tmp_path / "run", "cached_text", use_cached=False)
 
 
-def test_a_damaged_file_of_a_cache_is_reported(tmp_path):
+def test_damaged_cache_file_is_named(tmp_path):
     task, _ = register("cached_text", [tokenize, CACHE])
     directory = write_cache(task, tmp_path / "cache")
     with open(f"{directory}/train.tfrecord-00001-of-00003", "r+b") as file:
@@ -199,7 +199,7 @@ def test_a_damaged_file_of_a_cache_is_reported(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cache_of_another_vocabulary_is_refused(tmp_path, model, t5_like):
+def test_cache_of_another_vocabulary_is_rejected(tmp_path, model, t5_like):
     """A vocabulary unlike the run's is detected by its file, one unlike the task's by the text."""
     pieces = functools.partial(seqio.SentencePieceVocabulary, extra_ids=100)
     settings = {"cache_dirs": [str(tmp_path)]}
@@ -216,7 +216,7 @@ def test_a_cache_of_another_vocabulary_is_refused(tmp_path, model, t5_like):
         corpus_of(tmp_path / "3", "cached_text", **settings)
 
 
-def test_a_cache_of_text_takes_any_vocabulary(tmp_path):
+def test_untokenized_cache_accepts_any_vocabulary(tmp_path):
     task, _ = register("cached_text", [CACHE, tokenize], vocabulary=seqio.ByteVocabulary(7))
     write_cache(task, tmp_path)
     corpus = corpus_of(
@@ -244,7 +244,7 @@ seqio.TaskRegistry.add(
 """
 
 
-def test_a_cache_that_seqio_writes(tmp_path):
+def test_cache_written_by_seqio_has_the_same_layout_and_text(tmp_path):
     """SeqIO writes with Beam, in the same layout as `write_cache` in the other tests."""
     why = "pip install -e '.[beam]' pytest, in a separate environment"
     pytest.importorskip("apache_beam", reason=why)
@@ -279,12 +279,12 @@ def test_a_cache_that_seqio_writes(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_text_of_an_objectives_task_is_read_from_its_cache(tmp_path):
+def test_objective_task_reads_its_text_from_the_cache(tmp_path):
     _, source = register("text_under_spans", [tokenize])
     seqio.TaskRegistry.remove("cached_spans")
     task = add_objective_task("cached_spans", "text_under_spans", objectives.span_corruption)
     write_cache(task, tmp_path / "cache")
-    source.there = False
+    source.available = False
     settings = {"reader": seqio_objectives, "cache_dirs": [str(tmp_path / "cache")]}
     corpus = corpus_of(tmp_path, "cached_spans", **settings)
     assert sorted(epoch(corpus)) == sorted(TEXTS)

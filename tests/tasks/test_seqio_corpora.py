@@ -57,34 +57,34 @@ def texts(corpus, documents):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_shards", [1, 4, 6])
-def test_tfds_end_to_end(tmp_path, tiny, num_shards):
+def test_tfds_shards_divide_and_shuffle_the_texts(tmp_path, tiny, num_shards):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
-    seen = []
+    all_texts = []
     for shard in range(num_shards):
         stream, epoch = corpus.open_shard(shard, num_shards), []
         while stream.state()["places"][0, 0] == 0:
             epoch += read(stream, 1)
-        seen += texts(corpus, epoch[:-1])  # the last text belongs to the next epoch
+        all_texts += texts(corpus, epoch[:-1])  # the last text belongs to the next epoch
     expected = [
         f"document {i} of 60: " + f"def value_{i}(): return {i}; " * (i % 7) for i in range(60)
     ]
-    assert sorted(seen) == sorted(expected)  # the shards divide the texts among them
-    assert seen != expected
+    assert sorted(all_texts) == sorted(expected)  # the shards divide the texts among them
+    assert all_texts != expected
     assert all(doc.dtype == np.int32 for doc in read(corpus.open_shard(0, 1), 3))
 
 
 @pytest.mark.slow
-def test_heldout_is_fixed(tmp_path, tiny):
+def test_heldout_text_is_fixed(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers")
-    few, all_of_them = (
+    limited, all_of_them = (
         [piece.tokens for piece in corpus.heldout(n) if piece.ends_document] for n in (100, 10**6)
     )
-    assert same(few, all_of_them[: len(few)]) and 100 <= sum(map(len, few)) < 300
+    assert same(limited, all_of_them[: len(limited)]) and 100 <= sum(map(len, limited)) < 300
     assert sum("of 10:" in text for text in texts(corpus, all_of_them)) == 10
     assert sum("number" in text for text in texts(corpus, all_of_them)) == 30
 
 
-def test_random_steps_repeat_on_held_out_text(tmp_path):
+def test_random_preprocessing_of_heldout_text_is_repeatable(tmp_path):
     """Every reading of held-out text draws the same random steps."""
     import tensorflow as tf
 
@@ -109,7 +109,7 @@ def test_random_steps_repeat_on_held_out_text(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_stream_continues_exactly(tmp_path, tiny, shuffle):
+def test_stream_resumes_exactly(tmp_path, tiny, shuffle):
     """One task is read file by file. The examples of the other are divided among the shards."""
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers", shuffle=shuffle)
     whole = read(corpus.open_shard(1, 3), 45)  # more than an epoch of both: 15 and 10 documents
@@ -141,13 +141,13 @@ def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
         other.open_shard(0, 1).restore(corpus.open_shard(0, 1).state())
 
 
-def test_mixture_rates():
+def test_tasks_are_drawn_by_their_mixture_rates():
     drawn = np.concatenate([drawn_tasks((3, 1), (0, 0), block) for block in range(10)])
     np.testing.assert_allclose(np.bincount(drawn) / drawn.size, [0.75, 0.25], atol=0.02)
     assert not np.array_equal(drawn_tasks((3, 1), (0, 1), 0), drawn[: drawn.size // 10])
 
 
-def test_lengths_by_feature_are_refused_with_the_names_of_stacks(tmp_path, tiny):
+def test_lengths_by_feature_are_rejected_with_the_stack_names(tmp_path, tiny):
     lines = [
         "MIXTURE_OR_TASK_NAME = 'tiny_and_numbers'",
         "training.Run.sequence_lengths = {'inputs': 64, 'targets': 64}",
@@ -158,7 +158,7 @@ def test_lengths_by_feature_are_refused_with_the_names_of_stacks(tmp_path, tiny)
         plan_run(run, mesh=mesh_of(1))
 
 
-def test_a_source_with_more_files_is_another_source(tmp_path, tiny):
+def test_source_with_more_files_rejects_an_old_position(tmp_path, tiny):
     """With more files the order changes, so some files would be read twice and others never."""
     vocabulary = seqio.TaskRegistry.get("numbers_text").output_features["targets"].vocabulary
     streams, files = [], []
@@ -184,7 +184,7 @@ def test_a_source_with_more_files_is_another_source(tmp_path, tiny):
         streams[1].restore(streams[0].state())
 
 
-def test_invalid_rates_of_a_mixture_are_refused(tmp_path, tiny):
+def test_invalid_mixture_rates_are_rejected(tmp_path, tiny):
     """Rates are refused if the number of examples is unknown, or if no rate is above 0."""
     rates = {"counted": seqio.mixing_rate_num_examples, "unread": 0.0, "less": -1.0}
     for name, rate in rates.items():
@@ -194,7 +194,7 @@ def test_invalid_rates_of_a_mixture_are_refused(tmp_path, tiny):
             seqio_mixture(tmp_path, mixture_or_task_name=f"numbers_{name}")
 
 
-def test_a_mixture_holds_out_of_the_tasks_that_have_the_split(tmp_path, tiny):
+def test_heldout_text_comes_from_tasks_that_have_the_split(tmp_path, tiny):
     task = seqio.TaskRegistry.get("numbers_text")
     source = seqio.FunctionDataSource(task.source._dataset_fn, splits=["train"])
     register_text("unheld", source, task.output_features["targets"].vocabulary)
@@ -207,7 +207,7 @@ def test_a_mixture_holds_out_of_the_tasks_that_have_the_split(tmp_path, tiny):
         seqio_mixture(tmp_path, mixture_or_task_name="unheld_text")
 
 
-def test_an_end_of_sequence_id_is_removed_and_other_special_ids_are_refused(tmp_path, tiny):
+def test_final_eos_is_removed_and_other_special_ids_are_rejected(tmp_path, tiny):
     task = seqio.TaskRegistry.get("numbers_text")
     features = {"targets": seqio.Feature(task.output_features["targets"].vocabulary, add_eos=True)}
     seqio.TaskRegistry.add(
@@ -233,7 +233,7 @@ def test_an_end_of_sequence_id_is_removed_and_other_special_ids_are_refused(tmp_
         corpus.open_shard(0, 1).next_document()
 
 
-def test_unreadable_tasks_are_refused(tmp_path, tiny):
+def test_unreadable_tasks_are_rejected(tmp_path, tiny):
     for settings, error, named in (
         ({"mixture_or_task_name": "tiny_txt"}, ValueError, "tiny_text"),
         ({"mixture_or_task_name": "c4_v301_span"}, ValueError, "c4_v301_span_corruption"),
@@ -267,13 +267,13 @@ def test_unreadable_tasks_are_refused(tmp_path, tiny):
             seqio_mixture(tmp_path, **settings)
 
 
-def test_a_shard_without_text(tmp_path, tiny):
+def test_shard_without_text_is_rejected(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_text")
     with refuses(ValueError, "numbers_text", "shards"):
         corpus.open_shard(30, 31).next_document()
 
 
-def test_another_vocabulary(tmp_path, tiny):
+def test_run_keeps_the_vocabulary_that_it_was_started_with(tmp_path, tiny):
     corpus = seqio_mixture(
         tmp_path,
         mixture_or_task_name="tiny_text",
@@ -287,7 +287,7 @@ def test_another_vocabulary(tmp_path, tiny):
         seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
 
 
-def test_tasks_of_several_vocabularies_need_one_for_all(tmp_path, tiny):
+def test_tasks_with_different_vocabularies_need_a_common_one(tmp_path, tiny):
     text = seqio.TaskRegistry.get("numbers_text")
     seqio.TaskRegistry.add(
         "numbers_in_bytes",
@@ -304,7 +304,7 @@ def test_tasks_of_several_vocabularies_need_one_for_all(tmp_path, tiny):
     assert {text.split()[0] for text in documents} == {"document", "number"}
 
 
-def test_a_user_file_registers_a_task(tmp_path, tfds_dir, model):
+def test_user_module_registers_a_task(tmp_path, tfds_dir, model):
     (tmp_path / "my_tasks.py").write_text(
         f"""
 import functools
@@ -348,7 +348,7 @@ seqio.MixtureRegistry.add("of_two_files", ["of_one_file", "of_another_file"], de
 """
 
 
-def test_a_mixture_whose_tasks_are_registered_in_several_files(tmp_path):
+def test_mixture_may_use_tasks_of_several_modules(tmp_path):
     files = {name: str(tmp_path / f"{name}.py") for name in ("one", "another", "mixture")}
     for name in ("one", "another"):
         pathlib.Path(files[name]).write_text(TASK.format(name=f"of_{name}_file"))
@@ -364,7 +364,7 @@ def test_a_mixture_whose_tasks_are_registered_in_several_files(tmp_path):
     assert corpus.summary.endswith("2 tasks")
 
 
-def test_registering_reads_nothing_and_needs_no_network(monkeypatch):
+def test_registering_tasks_reads_no_data(monkeypatch):
     def refuse(*given, **settings):
         raise AssertionError("data or the network was read")
 
@@ -383,7 +383,7 @@ def test_registering_reads_nothing_and_needs_no_network(monkeypatch):
     assert "c4_wikipedia_ul2" in seqio.MixtureRegistry.names()
 
 
-def test_the_runs_on_c4_name_a_version_that_tfds_builds():
+def test_c4_gin_file_names_the_current_tfds_version():
     import tensorflow_datasets as tfds
 
     name = read_fields(["corpora/c4.gin"])["corpus"].settings["mixture_or_task_name"]
@@ -393,7 +393,7 @@ def test_the_runs_on_c4_name_a_version_that_tfds_builds():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
-def test_hugging_face_vocabulary_in_tensorflow(hugging_face, kind):
+def test_hugging_face_vocabulary_encodes_in_tensorflow_as_in_python(hugging_face, kind):
     import tensorflow as tf
 
     vocabulary = HuggingFaceVocabulary(hugging_face[kind], extra_ids=10)
@@ -412,7 +412,7 @@ def test_hugging_face_vocabulary_in_tensorflow(hugging_face, kind):
     assert vocabulary != HuggingFaceVocabulary(hugging_face[kind])
 
 
-def test_seqio_vocabularies_give_the_special_ids_of_seqio(model, t5_like):
+def test_seqio_vocabularies_keep_their_special_ids(model, t5_like):
     for vocabulary in (seqio.ByteVocabulary(100), seqio.SentencePieceVocabulary(t5_like, 100)):
         ids = token_ids(tokenizer_of(vocabulary), sentinels=100)
         assert ids.sentinels[0] == vocabulary.vocab_size - 1
@@ -425,7 +425,7 @@ def test_seqio_vocabularies_give_the_special_ids_of_seqio(model, t5_like):
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "hugging_face"])
-def test_the_sentinels_of_seqio_come_before_those_that_a_tokenizer_names(tmp_path, kind, text):
+def test_seqio_sentinels_take_precedence_over_named_ones(tmp_path, kind, text):
     """SeqIO's preprocessors count sentinels from the end of the vocabulary."""
     own = ["<extra_id_0>", "<extra_id_1>"]
     if kind == "sentencepiece":
@@ -460,7 +460,7 @@ def test_the_sentinels_of_seqio_come_before_those_that_a_tokenizer_names(tmp_pat
 
 @pytest.mark.parametrize("extra_ids", [0, 100])
 @pytest.mark.parametrize("kind", ["sentencepiece", "bytes", "hugging_face"])
-def test_a_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model, hugging_face):
+def test_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model, hugging_face):
     """In ByT5's vocabulary, sentinels follow the bytes."""
     vocabulary = {
         "sentencepiece": lambda: seqio.SentencePieceVocabulary(model, extra_ids),
@@ -479,7 +479,7 @@ def test_a_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model
 
 
 @pytest.mark.parametrize("kind", ["bytes", "hugging_face"])
-def test_the_sentinels_of_tasks_are_exported_once(tmp_path, kind, hugging_face):
+def test_task_sentinels_are_exported_once(tmp_path, kind, hugging_face):
     """An exported tokenizer.json includes the sentinels."""
     vocabulary = {
         "bytes": lambda: seqio.ByteVocabulary(100),
@@ -497,7 +497,7 @@ def test_the_sentinels_of_tasks_are_exported_once(tmp_path, kind, hugging_face):
 
 
 @pytest.mark.parametrize("kind", ["here", "t5", "defines_names", "bytes", "hugging_face"])
-def test_a_vocabulary_of_a_run_in_tensorflow(
+def test_run_vocabulary_encodes_in_tensorflow_as_in_python(
     tmp_path, kind, model, t5_like, defines_names, hugging_face
 ):
     """TensorFlow graphs use SeqIO's operation if it gives the same ids, otherwise Python."""
@@ -527,7 +527,7 @@ def elsewhere(tmp_path, model, monkeypatch) -> str:
     return f"file://{model}"
 
 
-def test_a_remote_vocabulary_is_kept_by_the_run(tmp_path, tiny, model, monkeypatch):
+def test_remote_vocabulary_is_copied_to_the_run(tmp_path, tiny, model, monkeypatch):
     def bucket(url):
         return pathlib.Path(str(url).removeprefix("bucket://"))
 
@@ -547,7 +547,7 @@ def test_a_remote_vocabulary_is_kept_by_the_run(tmp_path, tiny, model, monkeypat
         seqio_mixture(tmp_path / "other", vocabulary=absent, **settings)
 
 
-def test_a_remote_vocabulary_of_tasks_is_kept_by_the_run(tmp_path, model, elsewhere):
+def test_remote_task_vocabulary_is_copied_to_the_run(tmp_path, model, elsewhere):
     source = vocabularies.VocabularySource(
         task=lambda: seqio.SentencePieceVocabulary(elsewhere, 100)
     )
@@ -574,7 +574,7 @@ def test_registered_objectives_run_with_a_remote_vocabulary(elsewhere, suffix):
 
 
 @pytest.mark.slow
-def test_gin_may_copy_a_vocabulary(hugging_face):
+def test_deep_copied_vocabulary_equals_the_original(hugging_face):
     import copy
 
     vocabulary = HuggingFaceVocabulary(hugging_face["bpe"])

@@ -45,7 +45,7 @@ def own_figures(one, name):
 
 
 @pytest.mark.slow
-def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
+def test_seqio_evaluator_matches_our_own_evaluation(tmp_path):
     """Compares both kinds of metrics, also for a model whose layout is not the converter's."""
     register("evaluated", seqio.ByteVocabulary(extra_ids=100))
     runs = {
@@ -61,7 +61,9 @@ def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sentencepiece", "hugging_face", "run"])
-def test_a_task_of_another_vocabulary(tmp_path, model, hugging_face, kind, monkeypatch):
+def test_task_with_another_vocabulary_is_evaluated(
+    tmp_path, model, hugging_face, kind, monkeypatch
+):
     """The model has a byte vocabulary. Its answers are returned as ids of the task's vocabulary."""
     vocabulary = {
         "sentencepiece": lambda: seqio.SentencePieceVocabulary(model, extra_ids=0),
@@ -83,7 +85,7 @@ def test_a_task_of_another_vocabulary(tmp_path, model, hugging_face, kind, monke
 
 
 @pytest.mark.slow
-def test_a_class_is_an_answer_without_a_likelihood():
+def test_classifier_answers_with_classes_but_has_no_likelihoods():
     register("evaluated", seqio.ByteVocabulary(), [task_metrics.accuracy])
     one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
     functions = evaluator_functions(one, "evaluated")
@@ -94,7 +96,7 @@ def test_a_class_is_an_answer_without_a_likelihood():
 
 
 @pytest.mark.slow
-def test_unsuitable_tasks_are_refused(hugging_face):
+def test_unsuitable_tasks_are_rejected(hugging_face):
     register("evaluated", seqio.ByteVocabulary())
     one = trained("encoder_decoder", "text_to_text")
     functions = evaluator_functions(one, "evaluated")

@@ -64,7 +64,7 @@ def read(name, directory, *lines, gin="runs/quickstart.gin"):
     return read_run([gin, "corpora/seqio_objectives.gin"], bindings)
 
 
-def test_the_objective_of_a_mixture_has_its_tasks_as_members():
+def test_mixture_objective_has_the_tasks_as_members():
     objective = mixture_objective(IDS, mixture_or_task_name="spans_and_ul2")
     ul2 = objectives.ul2(IDS)
     expected = [("spans_a", 2.0)] + [(f"ul2_b.{member.name}", 2.0) for member in ul2.facts.members]
@@ -75,7 +75,7 @@ def test_the_objective_of_a_mixture_has_its_tasks_as_members():
         assert member.objective.lengths(200) == alone.lengths(200)
 
 
-def test_the_objective_of_a_task_is_its_own():
+def test_task_objective_has_no_members():
     objective = mixture_objective(IDS, mixture_or_task_name="spans_a")
     assert not objective.facts.members
     assert objective.lengths(200) == build(SPANS, IDS).lengths(200)
@@ -98,7 +98,7 @@ def test_the_objective_of_a_task_is_its_own():
         ),
     ],
 )
-def test_each_member_of_a_run_reads_the_text_of_its_task(tmp_path, name, gin, lines):
+def test_each_member_reads_the_text_of_its_task(tmp_path, name, gin, lines):
     run = read(name, tmp_path, "training.Run.batch_size = 16", *lines, gin=gin)
     mesh = mesh_of(1)
     plan = plan_run(run, mesh=mesh)
@@ -106,8 +106,8 @@ def test_each_member_of_a_run_reads_the_text_of_its_task(tmp_path, name, gin, li
     letters = {"a": VOCABULARY.encode("a")[0], "b": VOCABULARY.encode("b")[0]}
     expected = np.array([letters[member.name.partition(".")[0][-1]] for member in members])
     rows = jax.device_get(next(open_batches(plan)))
-    seen = np.concatenate([group.member for group in rows])
-    assert len(set(seen)) >= 2
+    members_of_rows = np.concatenate([group.member for group in rows])
+    assert len(set(members_of_rows)) >= 2
     for group in rows:
         for tokens, segments, member in zip(group.tokens, group.segments, group.member):
             text = set(tokens[segments > 0].tolist()) - {plan.recipe.ids.eos}
@@ -115,7 +115,7 @@ def test_each_member_of_a_run_reads_the_text_of_its_task(tmp_path, name, gin, li
 
 
 @pytest.mark.slow
-def test_the_position_in_every_text_is_restored(tmp_path):
+def test_positions_in_all_texts_are_restored(tmp_path):
     lines = ["training.Run.sequence_lengths = {'decoder': 64}", "training.Run.batch_size = 16"]
     run = read("masks_and_causal", tmp_path, *lines, gin="runs/decoder.gin")
     plan = plan_run(run, mesh=mesh_of(1))
@@ -129,7 +129,7 @@ def test_the_position_in_every_text_is_restored(tmp_path):
         jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_held_out_text_is_from_the_task_or_else_from_other_tasks(tmp_path):
+def test_heldout_text_falls_back_to_other_tasks(tmp_path):
     corpus = corpus_of(tmp_path, "with_c")
     texts = [corpus.codec.decode(source.heldout(10)[0].tokens) for source in corpus.sources]
     assert texts == ["aaaaa", "aaaaa"]  # letter_c has no validation split
@@ -140,7 +140,7 @@ def test_held_out_text_is_from_the_task_or_else_from_other_tasks(tmp_path):
 
 
 @pytest.mark.slow
-def test_tasks_of_different_objectives_mix_in_seqio_itself():
+def test_tasks_of_different_objectives_mix_in_seqio():
     mixed = seqio.get_mixture_or_task("masks_and_causal").get_dataset(
         {"targets": 64}, "train", seed=1, num_epochs=1
     )
@@ -151,14 +151,14 @@ def test_tasks_of_different_objectives_mix_in_seqio_itself():
     assert has_labels.any() and has_targets.any()
 
 
-def test_a_corpus_of_another_objective_is_refused(tmp_path):
+def test_corpus_of_another_objective_is_rejected(tmp_path):
     lines = ["training.Run.objective = @objectives.span_corruption"]
     run = read("spans_and_ul2", tmp_path, "from pretrax import objectives", *lines)
     with refuses(ValueError, "8", "1", "seqio_objectives.gin"):
         plan_run(run, mesh=mesh_of(1))
 
 
-def test_other_mixtures_are_refused(tmp_path):
+def test_tasks_without_objectives_are_rejected(tmp_path):
     with refuses(ValueError, "letter_a"):
         corpus_of(tmp_path, "letter_a")
     with refuses(ValueError, "letter_a"):
@@ -178,14 +178,14 @@ def test_other_mixtures_are_refused(tmp_path):
         without_objective(twice)
 
 
-def test_a_mistyped_task_of_a_mixture_names_similar_tasks(tmp_path):
+def test_unknown_task_of_a_mixture_names_similar_tasks(tmp_path):
     path = tmp_path / "mixes_a_mistyped_task.py"
     path.write_text("import seqio\nseqio.MixtureRegistry.add('typo', [('spans_aa', 1)])\n")
     with refuses(ValueError, "spans_aa", "spans_a"):
         found_tasks("typo", str(path), None)
 
 
-def test_features_that_cannot_be_mixed_name_the_remedy(tmp_path):
+def test_incompatible_features_suggest_columns(tmp_path):
     path = tmp_path / "mixes_other_features.py"
     path.write_text(
         "import seqio\n"

@@ -52,7 +52,7 @@ PAIRS = [("a text", "red"), ("é 🤖", "dark green"), ("", "skipped"), ("more",
 
 
 @pytest.mark.parametrize("add_eos", [True, False])
-def test_texts(tmp_path, add_eos):
+def test_text_pairs_become_documents(tmp_path, add_eos):
     """EOS tokens are removed. An example without inputs is not a document."""
     register("pairs_text", PAIRS, add_eos=add_eos)
     corpus = corpus_of(tmp_path, "pairs_text")
@@ -65,7 +65,7 @@ def test_texts(tmp_path, add_eos):
     assert documents(corpus, 1)[0].tokens.dtype == np.int32
 
 
-def test_classes(tmp_path):
+def test_class_answers_become_labels(tmp_path):
     register("pairs_class", PAIRS)
     corpus = corpus_of(tmp_path, "pairs_class", answers="class", classes=CLASSES)
     for number, document in enumerate(documents(corpus, 3)):
@@ -82,7 +82,7 @@ def test_classes(tmp_path):
         documents(corpus, 2)
 
 
-def test_numbers(tmp_path):
+def test_number_answers_become_labels(tmp_path):
     numbers = ["0", "-3.25", " 2.5\n", "1e-3"]
     register("pairs_number", [("x", number) for number in numbers])
     corpus = corpus_of(tmp_path, "pairs_number", answers="number")
@@ -99,7 +99,7 @@ def test_numbers(tmp_path):
         documents(corpus, 1)
 
 
-def test_tags(tmp_path):
+def test_tag_answers_label_the_first_token_of_each_word(tmp_path):
     """The first token of a word has the word's class. All other tokens have no label."""
     register("pairs_tags", [("Ada met é", "red blue red"), ("one two", "red")])
     settings = dict(answers="tags", classes=["red", "blue"], given_tokens=64)
@@ -112,7 +112,7 @@ def test_tags(tmp_path):
         documents(corpus, 2)
 
 
-def test_a_word_without_a_token_has_no_tag():
+def test_word_without_a_token_has_no_tag():
     tokenizer = types.SimpleNamespace(
         decode=lambda ids: {1: "a \ufffd b", 2: "red blue blue"}[ids[0]],
         encode_batch=lambda words: [np.arange(len(w.strip(" \ufffd"))) for w in words],
@@ -121,7 +121,7 @@ def test_a_word_without_a_token_has_no_tag():
     assert piece.tokens.size == 2 and piece.labels.tolist() == [0, 1]
 
 
-def test_tags_are_read_as_they_were_written(tmp_path):
+def test_tag_objective_reads_one_label_per_word(tmp_path):
     """The objective makes one label for each word of such a document."""
     register("pairs_tags", [("Ada met é", "red blue red")])
     settings = dict(answers="tags", classes=["red", "blue"], given_tokens=64)
@@ -137,7 +137,7 @@ def test_tags_are_read_as_they_were_written(tmp_path):
     assert places == [1, 5, 9] and np.asarray(features["labels"])[live].tolist() == [0, 1, 0]
 
 
-def test_long_examples_are_cut_with_one_warning(tmp_path):
+def test_long_examples_are_truncated_with_one_warning(tmp_path):
     register("pairs_long", [("abcdefgh", "12345"), ("x" * 50, "y" * 50), ("a", "b")])
     corpus = corpus_of(tmp_path, "pairs_long", given_tokens=4, answer_tokens=3)
     with warns(UserWarning, 8, 5, "given_tokens=4") as caught:
@@ -152,7 +152,7 @@ def test_long_examples_are_cut_with_one_warning(tmp_path):
         corpus_of(tmp_path, "pairs_long", given_tokens=0)
 
 
-def test_a_text_without_its_file_is_reported(tmp_path):
+def test_missing_text_file_names_the_task(tmp_path):
     source = seqio.TextLineDataSource(
         {s: str(tmp_path / "none.txt") for s in ("train", "validation")}
     )
@@ -171,7 +171,7 @@ def test_a_text_without_its_file_is_reported(tmp_path):
         documents(corpus, 1)
 
 
-def test_the_vocabulary_of_a_run_is_kept(tmp_path):
+def test_run_vocabulary_keeps_its_special_ids(tmp_path):
     """Its special ids are kept too, even if they differ from the default ids."""
     run = str(tmp_path / "run")
     tokenizer = tokenization.byte_tokenizer()
@@ -195,7 +195,7 @@ def test_the_vocabulary_of_a_run_is_kept(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("of_a_run", [False, True])
-def test_a_mixture_with_an_objective_on_text(tmp_path, model, of_a_run):
+def test_pairs_mix_with_an_objective_on_text(tmp_path, model, of_a_run):
     """The vocabulary is the tasks' own, or a run's with other pieces and special ids."""
     settings = {"seed": 1}
     if of_a_run:
@@ -233,7 +233,7 @@ def test_a_mixture_with_an_objective_on_text(tmp_path, model, of_a_run):
     assert "a text|red" in held and any("<extra_id_0>" in text for text in held)
 
 
-def test_what_is_refused(tmp_path):
+def test_unsuitable_answers_and_tasks_are_rejected(tmp_path):
     tokenizer = tokenizer_of(VOCABULARY)
     for answers, values in (
         ("class", ["answers='class'", "classes"]),
@@ -250,7 +250,7 @@ def test_what_is_refused(tmp_path):
         corpus_of(tmp_path / "2", "pairs_only")
 
 
-def test_a_supervised_task_as_text_gives_a_warning(tmp_path):
+def test_supervised_task_read_as_text_gives_a_warning(tmp_path):
     register("warned_of", [("a", "b"), ("c", "d")])
     given = dict(mixture_or_task_name="warned_of", vocabulary=from_task)
     summary = seqio_mixture(str(tmp_path / "a"), **given).summary

@@ -119,7 +119,7 @@ def test_skipped_examples_are_not_tokenized(tmp_path, tokenized, steps, shuffle)
     assert read(stream, len(rest) - 20) == rest[20:]
 
 
-def test_shards_that_share_a_file(tmp_path, tokenized):
+def test_shards_that_share_a_file_skip_without_tokenizing(tmp_path, tokenized):
     corpus = corpus_of(tmp_path, QUICK[0])()
     state, rest = resumed(corpus, 250, 20, shards=3)
     tokenized.clear()
@@ -129,7 +129,7 @@ def test_shards_that_share_a_file(tmp_path, tokenized):
 
 
 @pytest.mark.slow
-def test_skipping_in_a_cache(tmp_path, tokenized):
+def test_cached_examples_are_skipped_without_tokenizing(tmp_path, tokenized):
     corpus = corpus_of(tmp_path, [as_targets, CACHE, tokenize], use_cached=True)
     write_cache(seqio.TaskRegistry.get("lines"), tmp_path / "cache", num_files=1)
     seqio.set_global_cache_dirs([str(tmp_path / "cache")])
@@ -144,7 +144,7 @@ def test_skipping_in_a_cache(tmp_path, tokenized):
 
 
 @pytest.mark.slow
-def test_tokenizers_of_tensorflow_have_no_changing_state(tmp_path, model):
+def test_tensorflow_tokenizers_can_be_skipped(tmp_path, model):
     """TensorFlow calls their operations stateful, but they can be skipped."""
     from pretrax.tasks.seqio.seqio_skipping import _skipped_before_steps
 

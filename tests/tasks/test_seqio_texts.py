@@ -27,7 +27,7 @@ def register(name, *steps):
         )
 
 
-def test_a_task_gives_its_text_without_its_vocabulary(tmp_path):
+def test_task_gives_its_pretokenized_text(tmp_path):
     register("texts_to_prepare", seqio.preprocessors.tokenize)
     source = seqio_task(name="texts_to_prepare")
     block = source.block(DroppedExamples(str(tmp_path), "malformed"))
@@ -36,7 +36,7 @@ def test_a_task_gives_its_text_without_its_vocabulary(tmp_path):
     assert [document.id.rpartition("/")[2] for document in documents] == ["0", "1", "3"]
 
 
-def test_random_steps_repeat():
+def test_random_preprocessing_is_repeatable():
     import tensorflow as tf
 
     @functools.partial(seqio.map_over_dataset, num_seeds=1)
@@ -50,7 +50,7 @@ def test_random_steps_repeat():
     assert all(text[-1].isdigit() for text in first)
 
 
-def test_a_changed_module_is_another_source(tmp_path):
+def test_changed_module_counts_as_another_source(tmp_path):
     register("texts_of_a_module", seqio.preprocessors.tokenize)
     module, versions = tmp_path / "mine.py", []
     for text in ("a = 1\n", "a = 1\n", "a = 2\n"):
@@ -59,7 +59,7 @@ def test_a_changed_module_is_another_source(tmp_path):
     assert versions[0] == versions[1] != versions[2]
 
 
-def test_tasks_without_the_text_or_split_are_refused():
+def test_tasks_without_text_or_split_are_rejected():
     without = functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False)
     register("texts_without_tokens", without)
     with refuses(ValueError, "targets_pretokenized"):
@@ -71,7 +71,7 @@ def test_tasks_without_the_text_or_split_are_refused():
 
 
 @pytest.mark.slow
-def test_a_data_set_in_shares(tfds_dir):
+def test_tfds_text_is_divided_into_shards(tfds_dir):
     texts = DatasetTexts("tiny_texts:1.0.0", data_dir=tfds_dir)
     assert texts.shards() == 4 and tensorflow_dataset(name=texts.name, data_dir=tfds_dir).tasks == 4
     shares = [list(texts.read(shard, 4)) for shard in range(4)]

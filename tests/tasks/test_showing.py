@@ -21,7 +21,7 @@ def spans():
 
 
 @pytest.mark.slow
-def test_it_prints_what_the_command_prints(spans, capsys):
+def test_show_in_python_prints_the_output_of_the_command(spans, capsys):
     show.run(["--vocabulary=words", f"--text={TEXT}", "--hide=quick brown"])
     output = [line.strip() for line in capsys.readouterr().out.splitlines()]
     lines = [line.strip() for line in repr(spans).splitlines()]
@@ -30,14 +30,14 @@ def test_it_prints_what_the_command_prints(spans, capsys):
 
 
 @pytest.mark.slow
-def test_a_notebook_shows_a_page_for_light_and_dark_screens(spans):
+def test_notebook_shows_a_page_for_light_and_dark_screens(spans):
     frame = spans._repr_html_()
     assert frame.startswith("<iframe") and frame.count("<") == 2  # the page is escaped
     page = html.unescape(re.search('srcdoc="([^"]*)"', frame)[1])
     assert page == spans.html() and "prefers-color-scheme: dark" in page and "fox" in page
 
 
-def test_its_text_is_text_in_a_notebook_too(spans, monkeypatch):
+def test_repr_is_plain_text_in_a_notebook(spans, monkeypatch):
     """In a notebook, rich displays what a console prints, unless this is disabled."""
     expected = repr(spans)
     shell = type("ZMQInteractiveShell", (), {})  # rich recognizes a notebook by this class
@@ -46,7 +46,7 @@ def test_its_text_is_text_in_a_notebook_too(spans, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_builder_with_settings():
+def test_partial_builder_is_shown_with_its_settings():
     shown = pretrax.show(functools.partial(objectives.masked_lm, rate=0.5), TEXT, rows=2)
     (first, second) = shown.content.examples
     assert shown.content.name == "masked_lm" and first.text != second.text
@@ -54,7 +54,7 @@ def test_a_builder_with_settings():
 
 
 @pytest.mark.slow
-def test_other_layouts_vocabularies_and_texts():
+def test_layout_vocabulary_and_texts_are_applied():
     shown = pretrax.show("mlm", ["a b\n\nc", "d"], layout="decoder", vocabulary="bytes")
     assert shown.content.layout == "decoder" and len(shown.content.examples[0].text) == 3
 
@@ -67,6 +67,6 @@ def test_other_layouts_vocabularies_and_texts():
         (["masked_lm", TEXT, "--"], "'--'"),
     ],
 )
-def test_mistakes(arguments, expected):
+def test_invalid_arguments_are_rejected(arguments, expected):
     with refuses(ValueError, expected):
         pretrax.show(*arguments[:2], hide=arguments[2:])

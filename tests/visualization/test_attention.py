@@ -24,7 +24,7 @@ def dense(attention):
 
 
 @pytest.mark.parametrize("attention", ALL, ids=("causal", "packed", "cross", "backwards"))
-def test_a_large_picture_is_the_mask(attention):
+def test_large_picture_equals_the_mask(attention):
     share, documents = pixels(attention, 16)
     np.testing.assert_array_equal(share, dense(attention))
     np.testing.assert_array_equal(documents, attention.documents)
@@ -39,7 +39,7 @@ def test_rectangles_cover_each_attended_pair_once(attention):
     assert len(rectangles(PACKED)) == 2
 
 
-def test_a_small_picture_keeps_the_share_of_attended_pairs():
+def test_small_picture_keeps_the_share_of_attended_pairs():
     n = 100
     attention = AttentionPattern("decoder", "", n, [0] * n, list(range(1, n + 1)), [1] * n)
     share, _ = pixels(attention, 10)
@@ -48,12 +48,12 @@ def test_a_small_picture_keeps_the_share_of_attended_pairs():
     assert share[3, 2] == 1 and share[3, 4] == 0 and 0 < share[3, 3] < 1
 
 
-def test_one_scale_in_both_directions():
+def test_both_directions_have_the_same_scale():
     share, _ = pixels(CROSS, 4)
     assert share.shape == (2, 4)
 
 
-def test_half_blocks_draw_two_rows_a_line():
+def test_half_blocks_draw_two_rows_per_line():
     drawn = half_blocks(*pixels(CAUSAL, 8))
     assert drawn.plain == "█▄  \n███▄"
     assert half_blocks(*pixels(CROSS, 8)).plain == "███    \n   ▀▀▀▀"

@@ -15,13 +15,13 @@ from tests.visualization.letters import IDS
     "name, layout",
     [("causal_lm", "decoder"), ("masked_lm", "encoder"), ("ul2", "encoder_decoder")],
 )
-def test_a_layout_with_the_features_is_found(name, layout):
+def test_layout_that_supports_the_objective_is_found(name, layout):
     choice = Choice(name, getattr(objectives, name))
     assert layout_for(choice, IDS) == layout
     assert layout_for(choice._replace(entry=CATALOG[name]), IDS) == layout
 
 
-def test_a_layout_other_than_the_papers_is_noted():
+def test_layout_that_differs_from_the_paper_is_noted():
     choice = Choice("span_corruption", objectives.span_corruption, CATALOG["span_corruption"])
     assert choice.facts("encoder_decoder")[1].startswith("Model: encoder-decoder")
     assert choice.facts("decoder")[1].startswith(
@@ -29,14 +29,14 @@ def test_a_layout_other_than_the_papers_is_noted():
     )
 
 
-def test_a_runs_own_layout_comes_first():
+def test_layout_of_the_run_takes_precedence():
     name, build = "span_corruption", objectives.span_corruption
     sizes = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
     model = functools.partial(models.decoder, **sizes)
     assert layout_for(Choice(name, build, CATALOG[name], model), IDS) == "decoder"
 
 
-def test_a_run_that_counts_its_classes_has_a_layout():
+def test_run_that_counts_its_classes_has_a_layout():
     fields = read_fields(["runs/finetune_classification.gin"])
     assert (
         layout_for(Choice("classes", fields["objective"], model=fields["model"]), IDS) == "encoder"

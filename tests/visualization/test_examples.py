@@ -30,7 +30,7 @@ def text(tokens) -> str:
 
 
 @pytest.mark.slow
-def test_every_hidden_span_has_the_number_of_its_sentinel():
+def test_hidden_spans_have_the_number_of_their_sentinel():
     one, _ = shown(objectives.span_corruption, "encoder_decoder")
     encoder, decoder = one.stacks
     hidden = {}
@@ -73,7 +73,7 @@ def test_masks_kept_tokens_and_replaced_tokens_are_distinguished():
 
 
 @pytest.mark.slow
-def test_a_masked_token_is_predicted_one_slot_before():
+def test_masked_token_is_predicted_one_slot_earlier():
     one, _ = shown(objectives.masked_next_token, "decoder", mask_share=1.0, random_share=0.0)
     slots = one.stacks[0].slots
     for place, slot in enumerate(slots):
@@ -97,7 +97,7 @@ def test_missing_tokens_are_shown_below_the_token_before_them():
 
 
 @pytest.mark.slow
-def test_text_of_the_other_row_is_marked():
+def test_text_from_the_partner_row_is_marked():
     labels = set()
     for seed in range(8):
         one, view = shown(
@@ -125,7 +125,7 @@ def test_tokens_further_ahead_are_shown_below_the_next_token():
 
 
 @pytest.mark.slow
-def test_several_targets_of_one_term_are_shown_unless_the_stack_shows_whole_bags():
+def test_several_targets_of_a_term_are_shown_except_for_bags():
     one, _ = shown(objectives.token_order_prediction, "decoder")
     assert one.stacks[0].further == tuple(f"order {k}" for k in range(1, MAX_TARGETS + 1))
     one, _ = shown(objectives.superposed_lm, "decoder", bag_size=2)
@@ -143,7 +143,7 @@ def test_documents_have_different_segments():
     assert text(slot.predicted for slot in stack.slots) == "the cata dog ran"
 
 
-def test_too_few_sentinels():
+def test_too_few_sentinels_are_rejected():
     with refuses(ValueError, "41", "40"):
         shown(objectives.span_corruption, "encoder_decoder", TEXT * 2, mean_span_length=1.0,
               noise_density=41 / 86)  # fmt: skip
@@ -161,13 +161,13 @@ def test_too_few_sentinels():
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
-def test_how_much_is_hidden_and_predicted(build, layout, hidden, predicted):
+def test_hidden_and_predicted_tokens_are_counted(build, layout, hidden, predicted):
     _, view = shown(build, layout)
     assert hidden_tokens(view).sum(axis=1).tolist() == [hidden] * 2
     assert predicted_tokens(view).sum(axis=1).tolist() == [predicted] * 2
 
 
-def test_a_character_of_several_tokens_is_shown_at_the_first():
+def test_character_of_several_tokens_is_shown_at_the_first():
     def decode(tokens) -> str:
         return bytes(tokens).decode("utf-8", "replace")
 

@@ -34,7 +34,7 @@ def made(picture) -> str:
 
 
 @pytest.mark.slow
-def test_a_picture_is_json(picture):
+def test_picture_is_json_serializable(picture):
     """Other programs, such as a page that redraws the picture, get all that a renderer gets."""
     found = json.loads(json.dumps(picture.as_json()))
     (shown,) = found["examples"]
@@ -48,7 +48,7 @@ def test_a_picture_is_json(picture):
 
 
 @pytest.mark.slow
-def test_nothing_is_fetched_and_nothing_runs(made):
+def test_page_loads_nothing_and_runs_no_script(made):
     pages.assert_nothing_is_fetched_and_nothing_runs(made)
 
 
@@ -60,7 +60,7 @@ def test_elements_are_closed(made):
     pages.assert_elements_are_closed(made)
 
 
-def test_charts_take_their_colors_from_the_page(made):
+def test_charts_use_the_colors_of_the_page(made):
     charts = pages.charts_of(made)
     assert len(charts) == 3
     for chart in charts:
@@ -69,12 +69,12 @@ def test_charts_take_their_colors_from_the_page(made):
         assert "<text" in chart and "<metadata" not in chart
 
 
-def test_names_within_charts_do_not_clash():
+def test_unused_ids_of_charts_are_removed():
     svg = '<?xml?><svg><g id="patch_1"/><clipPath id="pab12"/><g clip-path="url(#pab12)"/></svg>'
     assert on_page(svg) == '<svg><g/><clipPath id="pab12"/><g clip-path="url(#pab12)"/></svg>'
 
 
-def test_a_file_has_its_colors_and_keeps_its_words():
+def test_standalone_svg_has_its_colors_and_keeps_its_text():
     made = standalone('<svg><text x="1.2345" style="fill: var(--ink)">0.375 of <b/></text></svg>')
     assert made.startswith("<svg><style>") and "--ink:" in made and "dark" in made
     assert 'x="1.23"' in made and ">0.375 of <" in made

@@ -34,7 +34,7 @@ def pieces_and_bytes(folder):
 
 
 @pytest.mark.parametrize("text, piece", [("naïve", "ï"), ("a 🙂 ok", "🙂"), ("日本語 本", "本語")])
-def test_characters_of_several_tokens_are_hidden_whole(text, piece, tmp_path):
+def test_multi_token_characters_are_hidden_whole(text, piece, tmp_path):
     for tokenizer, ids in ((TOKENIZER, IDS), pieces_and_bytes(tmp_path)):
         assert hidden(tokenizer, ids, text, piece) == piece
 
@@ -53,7 +53,7 @@ def test_adjacent_pieces_have_different_numbers():
     assert found.tolist() == [1, 1, 1, 2, 2, 2, 2, 0, 0, 3, 3]
 
 
-def test_no_piece_crosses_two_documents():
+def test_pieces_do_not_cross_documents():
     reader = reader_of(TOKENIZER, IDS)
     documents = TOKENIZER.encode_batch(["the cat", "sat on", "a catsa"])
     found = marked(documents, ["catsa"], reader)

@@ -26,7 +26,7 @@ def measured(build, layout, rows=300, slots=128, **expected):
     )
 
 
-def test_the_law_of_compositions_by_enumeration():
+def test_composition_law_matches_an_enumeration():
     splits = [s for s in itertools.product(range(1, 8), repeat=3) if sum(s) == 9]
     counts = np.bincount(np.array(splits).ravel(), minlength=10)
     np.testing.assert_allclose(composition_law(9, 3), counts / counts.sum())
@@ -34,14 +34,14 @@ def test_the_law_of_compositions_by_enumeration():
     assert composition_law(85, 28).sum() == pytest.approx(1.0)
 
 
-def test_lengths_of_spans():
+def test_span_lengths_are_measured():
     hidden = np.array([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]], bool)
     assert [row.tolist() for row in span_lengths(hidden)] == [[2, 1], [], [4]]
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("build", [objectives.uniform_diffusion, objectives.hybrid_diffusion])
-def test_a_loss_on_text_logits_is_counted_for_any_first_text_id(build):
+def test_loss_on_text_logits_is_counted_for_any_first_text_id(build):
     ids = objectives.TokenIds(size=40, text=(9, 30), mask=30)
     subject = ShownObjective("", 1.0, build(ids), "encoder", ids)
     rows = [[np.arange(9, 15)], [np.arange(20, 26)]]
@@ -58,7 +58,7 @@ def agrees(counts, expected) -> float:
 
 
 @pytest.mark.slow
-def test_span_corruption_hides_what_it_should():
+def test_span_corruption_statistics_match_the_theory():
     """The significance level is 1e-4, with a fixed key."""
     found = measured(objectives.span_corruption, "encoder_decoder", span_distribution="composition")
     noise, spans = 21, 7  # for a row of 141 tokens
@@ -77,7 +77,7 @@ def test_span_corruption_hides_what_it_should():
 
 
 @pytest.mark.slow
-def test_text_infilling_counts_spans_of_no_tokens():
+def test_text_infilling_statistics_count_empty_spans():
     """The significance level is 1e-4, except for the last span of each row, which is cut."""
     build = functools.partial(objectives.text_infilling, noise_density=0.3)
     found = measured(
@@ -94,7 +94,7 @@ def test_text_infilling_counts_spans_of_no_tokens():
 
 
 @pytest.mark.slow
-def test_text_that_is_left_out_is_not_hidden():
+def test_omitted_text_does_not_count_as_hidden():
     """In BERT's pairs, text B is from another document half of the time."""
     pairs = functools.partial(objectives.next_sentence_prediction, at_sentence_ends=False)
     masks = functools.partial(objectives.masked_lm, framed=False)
@@ -106,6 +106,6 @@ def test_text_that_is_left_out_is_not_hidden():
 
 
 @pytest.mark.slow
-def test_a_single_span_is_not_compared_with_a_law():
+def test_single_span_has_no_expected_distribution():
     found = measured(objectives.prefix_lm, "encoder_decoder", span_distribution="composition")
     assert found.expected_spans is None and 0.4 < found.hidden < 0.6

@@ -18,7 +18,7 @@ from pretrax.visualization.picture import (
 from pretrax.visualization.terminal import RUNS, print_picture, stacked
 
 
-def test_numbers_in_runs():
+def test_numbers_are_written_as_runs():
     assert compact([1] * 40 + [2] * 17, RUNS) == "1×40 2×17"
     assert compact([*range(40), *range(17)], RUNS) == "0…39 0…16"
     assert compact([0, 0, 5, 3, 4], RUNS) == "0×2 5 3…4"
@@ -47,7 +47,7 @@ def test_predictions_are_shown_below_their_slots():
     assert [line.plain.rstrip() for line in stacked([ahead], 9)] == ["a", "b", "c"]
 
 
-def test_a_brief_picture_has_the_details_of_the_first_of_a_few_examples():
+def test_brief_picture_details_only_the_first_example():
     tokens = [Token("a")]
     stack = StackView("encoder", "", [Slot(Token("a"))], {"segments": [1]}, targets=0)
     pattern = AttentionPattern("encoder", "encoder attends to itself", 1, [0], [1], [1])

@@ -23,7 +23,7 @@ from tests.visualization import letters
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 2), st.integers(NOWHERE, 9999)), min_size=1))
-def test_what_is_joined_is_read(pairs):
+def test_joined_marks_are_read_back(pairs):
     tokens, slots = np.array(pairs).T
     found = read(join(tokens, slots + 1))
     np.testing.assert_array_equal(found[0], tokens)
@@ -68,7 +68,7 @@ def test_values_computed_from_tokens_have_no_marks():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_every_objective_is_followed(name):
+def test_marks_follow_tokens_through_every_objective(name):
     """Features have the same bits as without marks, and each mark names a slot with the token."""
     case = examples(CASES[name].objective, IDS, parts=CASES[name].parts)
     plain = batched(case.objective, case.lengths, case.max_documents)
@@ -116,7 +116,7 @@ def _masked(flags_V, mask, row, lengths):
 
 
 @pytest.mark.slow
-def test_a_table_of_ids_is_read_as_in_training():
+def test_id_tables_are_read_as_in_training():
     texts = [letters.encode("a queue of eerie ideas"), letters.encode("the sea is a mere idea")]
     subject = ShownObjective("", 1.0, masks_vowels(letters.IDS), "encoder", letters.IDS)
     view = view_of(subject, [[text] for text in texts], seed=0)
