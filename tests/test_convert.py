@@ -352,7 +352,7 @@ def run_with(tmp_path, tokenizer):
     return ids
 
 
-def of_words(tmp_path):
+def word_tokenizer(tmp_path):
     path = str(tmp_path / "words.json")
     train_words([inspect.getsource(convert)], path, size=600, model_type="wordpiece")
     return tokenization.hugging_face_tokenizer(path)
@@ -360,7 +360,7 @@ def of_words(tmp_path):
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    "make", [trained, lambda path: tokenization.byte_tokenizer(), hugging_faces, of_words]
+    "make", [trained, lambda path: tokenization.byte_tokenizer(), hugging_faces, word_tokenizer]
 )
 def test_export_has_the_tokenizer_and_special_ids_of_the_run(make, tmp_path, capsys):
     import tokenizers

@@ -74,7 +74,7 @@ def answered(capsys, command) -> tuple[str, str]:
     return re.match(r".*?: (\w+) — ", mode)[1], answer
 
 
-def there_and_back(name, tmp_path, capsys):
+def export_and_import(name, tmp_path, capsys):
     """Exports a run and imports it again. Returns both, with the commands that apply them."""
     layout, settings, _ = CASES[name]
     run, back = write_run(tmp_path / "run 1", layout, name, **settings), f"{tmp_path}/run 2"
@@ -88,7 +88,7 @@ def there_and_back(name, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_reimported_export_answers_like_the_run(name, tmp_path, capsys):
-    given, again = there_and_back(name, tmp_path, capsys)
+    given, again = export_and_import(name, tmp_path, capsys)
     expected = answered(capsys, given)
     assert expected[0] == CASES[name][2]
     assert answered(capsys, again) == expected
@@ -96,7 +96,7 @@ def test_reimported_export_answers_like_the_run(name, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_noise_is_recorded_by_its_name(tmp_path, capsys):
-    there_and_back("uniform_diffusion", tmp_path, capsys)
+    export_and_import("uniform_diffusion", tmp_path, capsys)
     record = json.loads((tmp_path / "there" / PROMPT_RECORD).read_text())["prompt_forms"]
     assert record == [{"mode": "denoise", "noise": {"name": "UniformNoise", "lowest": 0.001}}]
 

@@ -24,7 +24,7 @@ HAVING_ENVIRONMENTS = ("Dockerfile", "sky.sh", "tpu_vm.sh")
 TRAIN = ["train", "--gin_file=runs/decoder.gin", "--files=data/my texts/*.txt"]
 
 
-def noted(folder, command: list[str], **settings: str) -> tuple[list[str], int]:
+def run_script(folder, command: list[str], **settings: str) -> tuple[list[str], int]:
     """Runs a script with the stand-ins of a folder, and returns their log and its status."""
     notes = folder / "notes"
     notes.unlink(missing_ok=True)
@@ -44,7 +44,7 @@ def noted(folder, command: list[str], **settings: str) -> tuple[list[str], int]:
 def test_command_reaches_every_host_unchanged(tmp_path):
     stand_in(tmp_path, "gcloud", "")
     script = f"{ROOT}/launch/tpu_vm.sh"
-    calls, status = noted(tmp_path, [script, "start", "mine", "zone", "v5p-64", *TRAIN])
+    calls, status = run_script(tmp_path, [script, "start", "mine", "zone", "v5p-64", *TRAIN])
     assert status == 0 and "<create> <mine>" in calls[0] and "<--spot>" not in calls[0]
     assert "<scp>" in calls[1]
     (begins,) = (call for call in calls if "nohup" in call)
@@ -59,14 +59,14 @@ def test_command_reaches_every_host_unchanged(tmp_path):
 def test_dry_run_calls_no_cloud_command(tmp_path):
     stand_in(tmp_path, "gcloud", "exit 1")
     start = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
-    assert noted(tmp_path, start, DRY_RUN="1") == ([], 0)
+    assert run_script(tmp_path, start, DRY_RUN="1") == ([], 0)
 
 
 def test_no_machine_is_created_without_a_pretrax_to_send(tmp_path):
     """Otherwise `keep` would create a machine and delete it again every minute."""
     stand_in(tmp_path, "gcloud", "")
     keep = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
-    calls, status = noted(tmp_path, keep, EVERY="0.1", PRETRAX=str(tmp_path))
+    calls, status = run_script(tmp_path, keep, EVERY="0.1", PRETRAX=str(tmp_path))
     assert calls == [] and status == 1
 
 
@@ -84,7 +84,7 @@ def test_preempted_spot_machine_is_recreated(tmp_path):
 esac"""
     stand_in(tmp_path, "gcloud", body)
     keep = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
-    calls, _ = noted(tmp_path, keep, EVERY="0.1")
+    calls, _ = run_script(tmp_path, keep, EVERY="0.1")
     did = [re.findall(r"<(create|scp|ssh|describe|delete)>", call) for call in calls]
     did = [one[0] for one in did if one]  # Commands of several lines have further lines.
     first = ["create", "scp", "ssh", "ssh", "describe", "describe", "delete"]
@@ -94,13 +94,13 @@ esac"""
 
 def test_too_few_arguments_print_the_usage(tmp_path):
     for words in ([], ["start", "mine", "zone"], ["begin", "mine", "zone", "v5p-64"]):
-        assert noted(tmp_path, [f"{ROOT}/launch/tpu_vm.sh", *words]) == ([], 2)
+        assert run_script(tmp_path, [f"{ROOT}/launch/tpu_vm.sh", *words]) == ([], 2)
 
 
 def test_slurm_script_without_double_dashes_prints_the_usage(tmp_path):
     stand_in(tmp_path, "srun", "")
     for words in ([], ["--nodes=2", *TRAIN]):
-        assert noted(tmp_path, [f"{ROOT}/launch/slurm.sh", *words], SLURM_JOB_ID="") == ([], 2)
+        assert run_script(tmp_path, [f"{ROOT}/launch/slurm.sh", *words], SLURM_JOB_ID="") == ([], 2)
 
 
 def test_slurm_job_runs_one_process_per_gpu(tmp_path):
@@ -109,7 +109,7 @@ def test_slurm_job_runs_one_process_per_gpu(tmp_path):
     (tmp_path / ".venv/bin/activate").write_text("")
     job = ["bash", "-c", f'cd "{tmp_path}" && exec "{ROOT}/launch/slurm.sh" "$@"', "job", *TRAIN]
     node = dict(SLURM_JOB_ID="1", SLURM_GPUS_ON_NODE="8", SLURM_CPUS_ON_NODE="96")
-    ((call,), status) = noted(tmp_path, job, **node)
+    ((call,), status) = run_script(tmp_path, job, **node)
     assert status == 3  # the status of the run
     asked = "".join(f" <{word}>" for word in ["pretrax", *TRAIN])
     assert "<--ntasks-per-node=8> <--cpus-per-task=12>" in call and asked in call
@@ -138,7 +138,7 @@ def test_slurm_job_at_its_time_limit_saves_and_requeues(tmp_path):
     script = f'cd "{tmp_path}" && exec "{ROOT}/launch/slurm.sh" "$@"'
     up = 'while [ ! -e "$FOLDER/began" ]; do sleep 0.05; done; kill -USR1 $$'
     job = ["bash", "-c", f"({up}) & {script}", "job", *TRAIN]
-    calls, status = noted(tmp_path, job, SLURM_JOB_ID="17")
+    calls, status = run_script(tmp_path, job, SLURM_JOB_ID="17")
     assert status == 0 and [call.split()[0] for call in calls] == ["srun", "scancel", "scontrol"]
     assert calls[1:] == ["scancel <--signal=TERM> <17>", "scontrol <requeue> <17>"]
 
@@ -151,8 +151,8 @@ def test_skypilot_run_is_stored_in_the_bucket(tmp_path):
     words = ["jobs", "launch", "--", "train", "--gin_file=runs/decoder.gin"]
     start = [f"{ROOT}/launch/sky.sh", *words, "--gin.mesh.make_mesh.data=-1"]
     for bucket in ("", "runs/mine"):
-        assert noted(tmp_path, start, BUCKET=bucket) == ([], 2)
-    ((call,), status) = noted(tmp_path, start, BUCKET="gs://bucket/run")
+        assert run_script(tmp_path, start, BUCKET=bucket) == ([], 2)
+    ((call,), status) = run_script(tmp_path, start, BUCKET="gs://bucket/run")
     assert status == 0 and call.startswith("sky <jobs> <launch> <--workdir=")
     typed = re.search(r"bin/pretrax (.*)", (tmp_path / "run.sh").read_text())
     assert typed
@@ -193,7 +193,7 @@ def test_image_installs_extras_and_jax_for_an_accelerator(accelerator, asked, tm
     (command,) = re.findall(r"^RUN (.*)$", (ROOT / "launch/Dockerfile").read_text(), re.MULTILINE)
     settings = {"ACCELERATOR": accelerator, "EXTRAS": "[seqio]"}
     expected = f"pip <install> <--no-cache-dir> </opt/pretrax[seqio]> {asked}"
-    assert noted(tmp_path, ["sh", "-c", command], **settings) == ([expected], 0)
+    assert run_script(tmp_path, ["sh", "-c", command], **settings) == ([expected], 0)
 
 
 def only(tmp_path, *commands: str) -> str:

@@ -132,7 +132,7 @@ def launched(script: str, *words: str, at, clouds, **settings: str) -> subproces
     )
 
 
-def what_ran(clouds) -> list[tuple[str, list[str]]]:
+def executed_commands(clouds) -> list[tuple[str, list[str]]]:
     """Returns the folder and the arguments of the command on each host after it has run."""
     logs = [clouds / host / "pretrax.log" for host in ("host0", "host1")]
     end = time.monotonic() + 20
@@ -191,7 +191,7 @@ def test_user_modules_are_found_on_every_host(script, project, clouds, launch):
     shared = script == "slurm.sh"
     homes = [clouds / "host0", clouds / "host1"]
     folders = [str(project if shared else home / "project") for home in homes]
-    assert what_ran(clouds) == [(folder, [*COMMAND, *ADDED[script]]) for folder in folders]
+    assert executed_commands(clouds) == [(folder, [*COMMAND, *ADDED[script]]) for folder in folders]
     installs = [line for line in (clouds / "notes").read_text().splitlines() if "<pip>" in line]
     assert len(installs) == (0 if shared else 2)
     assert all("<./pretrax[seqio]>" in line and "<gcsfs>" in line for line in installs)
@@ -300,7 +300,7 @@ def test_uncommitted_files_are_sent_and_ignored_ones_only_if_named(project, clou
     (project / "key.pem").write_text("")
     subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
     launch("tpu_vm.sh", *COMMAND)
-    what_ran(clouds)
+    executed_commands(clouds)
     sent = {p.name for p in (clouds / "host0/project").rglob("*")}
     assert {"helpers.py", "my_mixture.py"} <= sent and not sent & {"secret.py", "key.pem", "runs"}
 
@@ -347,7 +347,7 @@ def test_file_name_that_is_not_utf8_is_sent(project, clouds, launch):
     (project / name).write_text("")
     subprocess.run(["git", "init", "-q", "."], cwd=project, check=True)
     launch("tpu_vm.sh", *COMMAND)
-    what_ran(clouds)
+    executed_commands(clouds)
     assert (clouds / "host0/project" / name).exists()
 
 
@@ -366,7 +366,7 @@ def test_wheel_is_sent_instead_of_a_checkout(project, clouds, tmp_path, launch):
         file.writestr("pretrax/gin_configs/runs/own_task.gin", "")
         file.writestr("pretrax/cli/train.py", "")
     launch("tpu_vm.sh", *COMMAND, PRETRAX=str(wheel), EXTRAS="[seqio]")
-    what_ran(clouds)
+    executed_commands(clouds)
     assert f"<./{wheel.name}[seqio]>" in (clouds / "notes").read_text()
     assert "PRETRAX" in launch("tpu_vm.sh", *COMMAND, PRETRAX=str(project), succeeds=False)
 

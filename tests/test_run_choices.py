@@ -1,4 +1,4 @@
-"""Names on the command line: what gin files and bindings they stand for, and unknown names."""
+"""Names on the command line: their gin files and bindings, and unknown names."""
 
 import argparse
 import re
@@ -189,10 +189,10 @@ def test_gin_file_of_another_command_is_rejected_with_that_command(capsys, comma
 
 
 def test_error_of_a_combination_repeats_the_typed_names(capsys, monkeypatch):
-    def refuse(run, **_):
+    def reject(run, **_):
         raise ValueError("The objective needs heads.")
 
-    monkeypatch.setattr(train, "train", refuse)
+    monkeypatch.setattr(train, "train", reject)
     for words, is_named in (
         (["decoder", "--objective=retromae"], True),
         (["decoder"], False),

@@ -1,4 +1,4 @@
-"""Pairs of texts of a synthetic task: how a model is asked, and the score of an ignorant model."""
+"""Pairs of texts of a synthetic task: how a model is scored, and the score without knowledge."""
 
 import pytest
 
@@ -41,11 +41,11 @@ def test_pair_head_is_scored_by_its_first_class(monkeypatch):
     def judge(_, pairs):
         return [[("swapped", 0.25), ("in order", 0.75)][:: 1 if p == TEXTS else -1] for p in pairs]
 
-    def of_class(_, pairs):
+    def class_probabilities(_, pairs):
         return [[("swapped", q := 0.1 + 0.8 * (p != TEXTS)), ("in order", 1 - q)] for p in pairs]
 
     one = subject(objective="sentence_order_prediction")
-    monkeypatch.setattr(belonging_texts, "judge", of_class)
+    monkeypatch.setattr(belonging_texts, "judge", class_probabilities)
     figures = belonging_texts.synthetic_pairs(one)
     assert [figure.value for figure in figures] == [0.5, 0.5, 1.0]
     assert figures[0].note == "2 pairs, judged by the model's head"

@@ -108,7 +108,7 @@ def test_next_command_measures_only_what_a_kill_left_unmeasured(trained, monkeyp
 
 
 @pytest.mark.slow
-def test_refusal_of_an_earlier_checkpoint_names_its_step(trained, monkeypatch):
+def test_rejection_at_an_earlier_checkpoint_names_its_step(trained, monkeypatch):
     refused = [3]
 
     def measure(eval_metric, subject):
@@ -149,7 +149,7 @@ def test_measured_checkpoints_do_not_make_saves_rarer():
 
 
 @pytest.fixture(scope="module")
-def made():
+def run_results():
     """Runs of 30% take twice the seconds, and runs of 40% twice the FLOPs."""
     ends = planted.results(["15%", "30%", "40%"], effects={("40%", "bits_per_byte"): -0.5})
     runs = [
@@ -162,14 +162,14 @@ def made():
     return planted.over_training(ends._replace(runs=runs), 4)
 
 
-def test_differences_use_only_the_final_checkpoints(made):
-    ends = summary_of(made._replace(earlier=()))
-    assert summary_of(made)._replace(curves={}) == ends and ends.curves == {}
+def test_differences_use_only_the_final_checkpoints(run_results):
+    ends = summary_of(run_results._replace(earlier=()))
+    assert summary_of(run_results)._replace(curves={}) == ends and ends.curves == {}
     assert wording.CURVES_TITLE not in markdown(ends)
 
 
-def test_curve_ends_with_the_compared_mean(made):
-    summary = summary_of(made)
+def test_curve_ends_with_the_compared_mean(run_results):
+    summary = summary_of(run_results)
     assert [*summary.curves] == [column.name for column in summary.columns]
     for column in summary.columns:
         for variant, checkpoints in summary.curves[column.name].items():
@@ -177,13 +177,15 @@ def test_curve_ends_with_the_compared_mean(made):
             assert checkpoints[-1].mean == pytest.approx(column.estimates[variant].mean)
 
 
-def test_all_means_of_a_curve_use_the_same_seeds(made):
+def test_all_means_of_a_curve_use_the_same_seeds(run_results):
     """A checkpoint that a seed lacks is left out, and so is a seed without a figure at the end."""
     lacking = [
-        one for one in made.earlier if (one.variant, one.seed, one.cost.step) != ("15%", 0, 50)
+        one
+        for one in run_results.earlier
+        if (one.variant, one.seed, one.cost.step) != ("15%", 0, 50)
     ]
-    ended = [one for one in made.measurements if (one.variant, one.seed) != ("30%", 1)]
-    found = summary_of(made._replace(earlier=lacking, measurements=ended)).curves["classify"]
+    ended = [one for one in run_results.measurements if (one.variant, one.seed) != ("30%", 1)]
+    found = summary_of(run_results._replace(earlier=lacking, measurements=ended)).curves["classify"]
     steps = {variant: [c.cost.step for c in checkpoints] for variant, checkpoints in found.items()}
     assert steps == {"15%": [25, 75, 100], "30%": [25, 50, 75, 100], "40%": [25, 50, 75, 100]}
     counts = {
@@ -192,14 +194,14 @@ def test_all_means_of_a_curve_use_the_same_seeds(made):
     assert counts == {"15%": {5}, "30%": {4}, "40%": {5}}
 
 
-def test_best_variant_is_named_at_equal_tokens_flops_and_seconds(made):
+def test_best_variant_is_named_at_equal_tokens_flops_and_seconds(run_results):
     """The variant 40% is best at the end, but at half of its FLOPs it is behind 15%."""
 
     def flat(one):
         early = {"15%": 2.6, "30%": 2.5, "40%": 3.0}[one.variant]
         return one._replace(figure=one.figure._replace(value=early))
 
-    summary = summary_of(made._replace(earlier=tuple(map(flat, made.earlier))))
+    summary = summary_of(run_results._replace(earlier=tuple(map(flat, run_results.earlier))))
     (line,) = (x for x in wording.best_at_equal_cost(summary) if x.startswith("bits_per_byte"))
     tokens, flops, seconds = line.removeprefix("bits_per_byte, best mean: ").split("; ")
     assert tokens == "40% at 410k text tokens" and flops == "15% at 7.78T FLOPs"
@@ -207,7 +209,7 @@ def test_best_variant_is_named_at_equal_tokens_flops_and_seconds(made):
     assert f"- {line}" in markdown(summary)
 
 
-def test_tied_best_variants_are_named_together(made):
+def test_tied_best_variants_are_named_together(run_results):
     """Several variants may have the best mean, for example if they answer every question."""
 
     def best(below):
@@ -216,25 +218,25 @@ def test_tied_best_variants_are_named_together(made):
             return one._replace(figure=one.figure._replace(value=value))
 
         figures_with_ties = {
-            x: tuple(map(full, getattr(made, x))) for x in ("earlier", "measurements")
+            x: tuple(map(full, getattr(run_results, x))) for x in ("earlier", "measurements")
         }
-        lines = wording.best_at_equal_cost(summary_of(made._replace(**figures_with_ties)))
+        lines = wording.best_at_equal_cost(summary_of(run_results._replace(**figures_with_ties)))
         return next(line for line in lines if line.startswith("classify"))
 
     assert best(["15%"]).count("30% and 40% (tied) at ") == 3 and "15%" not in best(["15%"])
     assert best([]).count("all tied at ") == 3
 
 
-def test_no_best_is_named_if_a_curve_begins_beyond_the_others(made):
-    late = [one for one in made.earlier if one.variant != "40%" or one.cost.step == 75]
-    lines = wording.best_at_equal_cost(summary_of(made._replace(earlier=late)))
+def test_no_best_is_named_if_a_curve_begins_beyond_the_others(run_results):
+    late = [one for one in run_results.earlier if one.variant != "40%" or one.cost.step == 75]
+    lines = wording.best_at_equal_cost(summary_of(run_results._replace(earlier=late)))
     assert len(lines) == 3 and not any("FLOPs" in line for line in lines)
-    assert all("FLOPs" in line for line in wording.best_at_equal_cost(summary_of(made)))
+    assert all("FLOPs" in line for line in wording.best_at_equal_cost(summary_of(run_results)))
 
 
 @pytest.mark.slow
-def test_curves_are_drawn_over_tokens_flops_and_seconds_and_tabulated(made):
-    summary = summary_of(made)
+def test_curves_are_drawn_over_tokens_flops_and_seconds_and_tabulated(run_results):
+    summary = summary_of(run_results)
     text = page(summary)
     for line in wording.best_at_equal_cost(summary):
         assert line in text
@@ -252,12 +254,14 @@ def test_curves_are_drawn_over_tokens_flops_and_seconds_and_tabulated(made):
 
 
 @pytest.mark.slow
-def test_standalone_curve_files_name_their_variants(made):
-    files = charts.curve_files(summary_of(made))
+def test_standalone_curve_files_name_their_variants(run_results):
+    files = charts.curve_files(summary_of(run_results))
     assert [*files][:2] == ["minimal_pairs_over_text_tokens.svg", "minimal_pairs_over_FLOPs.svg"]
-    assert len(files) == 6 and charts.curve_files(summary_of(made._replace(earlier=()))) == {}
+    assert (
+        len(files) == 6 and charts.curve_files(summary_of(run_results._replace(earlier=()))) == {}
+    )
     svg = files["bits_per_byte_over_FLOPs.svg"]
     assert ">40%</text>" in svg and ">FLOPs</text>" in svg and "prefers-color-scheme: dark" in svg
     assert "![minimal_pairs_over_FLOPs](x/minimal_pairs_over_FLOPs.svg)" in markdown(
-        summary_of(made), (), [f"x/{name}" for name in files]
+        summary_of(run_results), (), [f"x/{name}" for name in files]
     )

@@ -41,7 +41,7 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture
-def own(finished, tmp_path, monkeypatch):
+def copied_comparison(finished, tmp_path, monkeypatch):
     """Returns a copy of the comparison, in which nothing has to be trained.
 
     The result is its file and the list of the runs that are started.
@@ -67,8 +67,8 @@ def test_results_have_a_line_per_figure_with_its_run(finished):
 
 
 @pytest.mark.slow
-def test_complete_comparison_starts_no_run(own, capsys):
-    file, started = own
+def test_complete_comparison_starts_no_run(copied_comparison, capsys):
+    file, started = copied_comparison
     before = (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes()
     assert small.compare_in_process(file) == 0 and not started
     assert (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes() == before
@@ -78,8 +78,8 @@ def test_complete_comparison_starts_no_run(own, capsys):
 
 
 @pytest.mark.slow
-def test_added_variant_runs_only_what_is_missing(own):
-    file, started = own
+def test_added_variant_runs_only_what_is_missing(copied_comparison):
+    file, started = copied_comparison
     lines = (
         "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 1e-2'], 'third': []}\n"
     )
@@ -92,9 +92,9 @@ def test_added_variant_runs_only_what_is_missing(own):
 
 
 @pytest.mark.slow
-def test_compare_in_python_returns_the_stored_figures(own, tmp_path, capsys):
+def test_compare_in_python_returns_the_stored_figures(copied_comparison, tmp_path, capsys):
     """`pretrax.compare` trains nothing again, and returns the figures."""
-    file, started = own
+    file, started = copied_comparison
     compared = pretrax.compare(file)
     assert started == [] and compared.directory == f"{tmp_path}/compared"
     lines = small.results(tmp_path / "compared")
@@ -108,8 +108,8 @@ def test_compare_in_python_returns_the_stored_figures(own, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_comparison_value_is_accepted_without_bindings(own):
-    file, started = own
+def test_comparison_value_is_accepted_without_bindings(copied_comparison):
+    file, started = copied_comparison
     comparison = read_comparison(file)
     assert pretrax.compare(comparison).summary.columns and started == []
     with refuses(ValueError, "SEEDS"):
@@ -117,8 +117,8 @@ def test_comparison_value_is_accepted_without_bindings(own):
 
 
 @pytest.mark.slow
-def test_new_eval_metric_is_measured_without_training(own, monkeypatch, capsys):
-    file, started = own
+def test_new_eval_metric_is_measured_without_training(copied_comparison, monkeypatch, capsys):
+    file, started = copied_comparison
     monkeypatch.setattr(trials.trainer, "train", None)
     more = "comparison.Comparison.eval_metrics = [@small.norm, @a/small.norm, @small.refusing]"
     small.append(file, f"{more}\na/small.norm.power = 4\n")
@@ -132,8 +132,8 @@ def test_new_eval_metric_is_measured_without_training(own, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_refused_measurement_is_tried_again(own, monkeypatch, capsys):
-    file, started = own
+def test_rejected_measurement_is_tried_again(copied_comparison, monkeypatch, capsys):
+    file, started = copied_comparison
     monkeypatch.setattr(trials.trainer, "train", None)
     small.append(file, "comparison.Comparison.eval_metrics = [@small.norm, @small.counted_files]\n")
     assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
@@ -147,8 +147,10 @@ def test_refused_measurement_is_tried_again(own, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_broken_eval_metric_is_named_and_others_are_measured(own, monkeypatch, capsys):
-    file, started = own
+def test_broken_eval_metric_is_named_and_others_are_measured(
+    copied_comparison, monkeypatch, capsys
+):
+    file, started = copied_comparison
     monkeypatch.setattr(trials.trainer, "train", None)
     both = "--gin.comparison.Comparison.eval_metrics=[@small.broken, @small.layers]"
     assert small.compare_in_process(file, "--gin.SEEDS=[0]", both) == 1 and len(started) == 2
@@ -166,8 +168,8 @@ def test_broken_eval_metric_is_named_and_others_are_measured(own, monkeypatch, c
 
 
 @pytest.mark.slow
-def test_figure_names_contain_the_unit_if_units_differ(own):
-    file, _ = own
+def test_figure_names_contain_the_unit_if_units_differ(copied_comparison):
+    file, _ = copied_comparison
     small.append(file, "comparison.Comparison.eval_metrics = [@small.layers]\n")
     assert small.compare_in_process(file) == 0
     found = small.results(pathlib.Path(file).parent / "compared")
@@ -176,15 +178,15 @@ def test_figure_names_contain_the_unit_if_units_differ(own):
 
 
 @pytest.mark.slow
-def test_single_seed_gives_a_warning(own, capsys):
-    file, _ = own
+def test_single_seed_gives_a_warning(copied_comparison, capsys):
+    file, _ = copied_comparison
     assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 0
     assert "One seed gives no intervals" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.slow
-def test_pilot_uses_finished_runs_and_writes_no_results(own, capsys):
-    file, started = own
+def test_pilot_uses_finished_runs_and_writes_no_results(copied_comparison, capsys):
+    file, started = copied_comparison
     directory = pathlib.Path(file).parent / "compared"
     (directory / "comparison.json").unlink()
     assert small.compare_in_process(file, "--power", "--gin.SEEDS=[5, 0, 1]") == 0 and not started
@@ -212,8 +214,8 @@ def test_pilot_uses_finished_runs_and_writes_no_results(own, capsys):
 
 
 @pytest.mark.slow
-def test_comparison_ends_at_the_deciding_look(own, capsys):
-    file, started = own
+def test_comparison_ends_at_the_deciding_look(copied_comparison, capsys):
+    file, started = copied_comparison
     small.append(file, "SEEDS = [0, 1, 2]\ncomparison.Comparison.looks = [2]\n")
     assert small.compare_in_process(file, "--smallest_effect=norm=1e9") == 2 and not started
     directory = pathlib.Path(file).parent / "compared"
@@ -244,8 +246,8 @@ def test_comparison_ends_at_the_deciding_look(own, capsys):
         ("comparison.Comparison.checkpoints = 3", 1, 3),
     ],
 )
-def test_changed_variants_are_rejected_by_name(own, line, was, now, capsys):
-    file, started = own
+def test_changed_variants_are_rejected_by_name(copied_comparison, line, was, now, capsys):
+    file, started = copied_comparison
     small.append(file, line + "\n")
     assert small.compare_in_process(file) == 2 and not started
     assert_named(capsys.readouterr().err, "variant", was, now)
@@ -259,8 +261,8 @@ def test_too_many_workers_are_rejected_before_anything_is_written(tmp_path, caps
 
 
 @pytest.mark.slow
-def test_second_command_in_a_locked_directory_is_rejected(own, capsys):
-    file, started = own
+def test_second_command_in_a_locked_directory_is_rejected(copied_comparison, capsys):
+    file, started = copied_comparison
     lock = pathlib.Path(file).parent / "compared" / ".lock"
     with atomic_writes.locked(lock, "it"):
         assert small.compare_in_process(file) == 2
@@ -269,8 +271,8 @@ def test_second_command_in_a_locked_directory_is_rejected(own, capsys):
 
 
 @pytest.mark.slow
-def test_unfinished_run_has_no_cost_and_no_figures(own):
-    file, _ = own
+def test_unfinished_run_has_no_cost_and_no_figures(copied_comparison):
+    file, _ = copied_comparison
     result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
     atomic_writes.write_record(result, atomic_writes.read_json(result) | {"finished": False})
     one = read_comparison(file, trusted=["tests"])
@@ -281,9 +283,9 @@ def test_unfinished_run_has_no_cost_and_no_figures(own):
 
 
 @pytest.mark.slow
-def test_trial_state_reads_each_file_once(own):
+def test_trial_state_reads_each_file_once(copied_comparison):
     """Data that was read before stays unchanged, although the files are gone."""
-    one = read_comparison(own[0], trusted=["tests"])
+    one = read_comparison(copied_comparison[0], trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}
     trial, *_ = trials_of(one, runs_of_variants(one), of)
     state = trial.state
@@ -299,8 +301,8 @@ def test_trial_state_reads_each_file_once(own):
 
 
 @pytest.mark.slow
-def test_failing_variant_does_not_stop_the_others(own, capsys):
-    file, started = own
+def test_failing_variant_does_not_stop_the_others(copied_comparison, capsys):
+    file, started = copied_comparison
     with open(file, "a") as out:
         out.write(
             "comparison.Comparison.variants = "
@@ -440,9 +442,9 @@ def written(subject):
 
 
 @pytest.fixture
-def written(own, tmp_path, monkeypatch):
+def written(copied_comparison, tmp_path, monkeypatch):
     """Returns the file of a comparison and the file of its eval metric, which may change."""
-    file, _ = own
+    file, _ = copied_comparison
     name = f"{tmp_path.name}_eval_metrics".replace("-", "_")
     code = tmp_path / f"{name}.py"
     code.write_text(EVAL_METRIC)
@@ -473,8 +475,8 @@ def test_figures_of_code_that_changed_meanwhile_are_measured_again(written, monk
 
 
 @pytest.mark.slow
-def test_failure_note_names_the_missing_steps_or_figures(own, monkeypatch):
-    one = read_comparison(own[0], trusted=["tests"])
+def test_failure_note_names_the_missing_steps_or_figures(copied_comparison, monkeypatch):
+    one = read_comparison(copied_comparison[0], trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}
     trial, *_ = trials_of(one, runs_of_variants(one), of)
 
@@ -594,9 +596,9 @@ def test_sigterm_makes_worker_processes_save_and_end(tmp_path):
 
 
 @pytest.mark.slow
-def test_cluster_job_reports_failures_and_refusals(own):
+def test_cluster_job_reports_failures_and_rejections(copied_comparison):
     """Jobs run by submitit's executor of processes on this machine."""
-    file, _ = own
+    file, _ = copied_comparison
     one = read_comparison(file, ["small.norm.power = 4"])
     runs = {"small": runs_of_variants(one)["small"]}
     trusted = ("tests.training.tiny", "tests.comparison.small")

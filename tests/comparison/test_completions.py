@@ -1,4 +1,4 @@
-"""Completions of beginnings: how a model is asked, and what counts as correct."""
+"""Completions of beginnings: how a model is prompted, and what counts as correct."""
 
 import pytest
 

@@ -201,7 +201,7 @@ def test_rows_longer_than_in_training_give_a_warning():
         loss_under(one, objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
 
 
-def test_errors_during_evaluation_are_not_reported_as_refusals(monkeypatch):
+def test_errors_during_evaluation_are_not_reported_as_rejections(monkeypatch):
     error = ValueError("row 7")
 
     def evaluator_under(*_):

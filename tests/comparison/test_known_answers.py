@@ -1,4 +1,4 @@
-"""Questions of a synthetic task: what is asked, and the scores of perfect and ignorant models."""
+"""Questions of a synthetic task, and the scores of perfect models and models without knowledge."""
 
 import numpy as np
 import pytest

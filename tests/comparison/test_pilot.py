@@ -130,7 +130,7 @@ def test_small_differences_do_not_leave_a_metric_out():
     assert not reason([[0.7, 0.8, 0.6], [0.71, 0.8, 0.6]], "share", HIGHER, 0.5)
 
 
-def made(seeds=(0, 1), **changes):
+def pilot_results(seeds=(0, 1), **changes):
     effects = {("40%", "bits_per_byte"): -0.5, ("15%", "classify"): -0.3}
     effects |= {(variant, "minimal_pairs"): -0.25 for variant in ("15%", "30%", "40%")}
     found = planted.results(["15%", "30%", "40%"], seeds, effects, reference="15%")
@@ -138,7 +138,7 @@ def made(seeds=(0, 1), **changes):
 
 
 def test_pilot_states_the_seeds_and_cost_of_observed_differences():
-    pilot = pilot_of(summary_of(made()), 5)
+    pilot = pilot_of(summary_of(pilot_results()), 5)
     floor, bits, classify = pilot.metrics
     assert "baseline" in floor.leave_out and not floor.needs and pilot.tested == 4
     assert not bits.leave_out and bits.needs[0].difference == "40% against 15%"
@@ -152,7 +152,9 @@ def test_pilot_states_the_seeds_and_cost_of_observed_differences():
 
 
 def test_smallest_effect_replaces_observed_differences():
-    pilot = pilot_of(summary_of(made(smallest_effects={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
+    pilot = pilot_of(
+        summary_of(pilot_results(smallest_effects={"bits_per_byte": 0.04}, looks=(3, 5))), 5
+    )
     _, bits, classify = pilot.metrics
     (need,) = bits.needs
     level = LEVEL / 2 / 4  # number of looks
@@ -160,12 +162,12 @@ def test_smallest_effect_replaces_observed_differences():
     assert [need.least, need.most] == ends and need.difference == pilots.SMALLEST
     assert len(classify.needs) == 2
     with refuses(ValueError, "classfy", "minimal_pairs"):
-        pilot_of(summary_of(made(smallest_effects={"classfy": 0.1})), 5)
+        pilot_of(summary_of(pilot_results(smallest_effects={"classfy": 0.1})), 5)
 
 
 def test_pilot_of_one_seed_is_rejected():
     with refuses(ValueError, "variants", "seeds"):
-        pilot_of(summary_of(made(seeds=[0])), 5)
+        pilot_of(summary_of(pilot_results(seeds=[0])), 5)
 
 
 def run_with_curves(**curves) -> TrainedRun:
@@ -228,7 +230,7 @@ def printed(results) -> str:
 
 @pytest.mark.slow
 def test_printed_pilot_states_seeds_costs_and_omissions():
-    output = printed(made())
+    output = printed(pilot_results())
     assert "minimal_pairs: leave it out, since no variant is clearly better than the" in output
     assert "found by 5 seeds" in output and "bits_per_byte 40% against 15% −0." in output
     assert "for 4 differences of the remaining eval metrics. The" in output
@@ -239,13 +241,13 @@ def test_printed_pilot_states_seeds_costs_and_omissions():
     assert '(--seeds="[5, 6, 7, …]")' in output
     assert "With the planned 5 seeds and all planned eval metrics" in output
     assert "or leaving out eval metrics by this table raises it" in output
-    both = printed(made(smallest_effects={"classify": 0.0005}, looks=(3, 5)))
+    both = printed(pilot_results(smallest_effects={"classify": 0.0005}, looks=(3, 5)))
     assert "classify smallest effect" in both and "over 1000" in both
     assert "eval metrics and 2 looks" in both
 
 
 def test_metric_without_noise_states_no_needed_seeds():
-    same = made(seeds=(0,))
+    same = pilot_results(seeds=(0,))
     twice = [m._replace(seed=seed) for m in same.measurements for seed in (0, 1)]
     runs = [run._replace(seed=seed) for run in same.runs for seed in (0, 1)]
     found = same._replace(measurements=twice, runs=runs)

@@ -33,7 +33,7 @@ FOLDED = re.compile(r'^<details markdown="1"><summary>[A-Z][\w ]+</summary>$|^</
 
 
 @pytest.fixture(scope="module")
-def made():
+def run_results():
     """One run of 30% failed, and 40% is better in bits per byte."""
     found = planted.results(["15%", "30%", "40%"], effects=EFFECT, reference="15%")
     failed = "Traceback:\n  File …\nFloatingPointError: no longer finite"
@@ -48,9 +48,9 @@ def made():
 
 
 @pytest.fixture(scope="module")
-def directory(made, tmp_path_factory):
+def directory(run_results, tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
-    results.write(folder, made)
+    results.write(folder, run_results)
     (folder / "runs/40%/seed2").mkdir(parents=True)
     report.write(folder)
     return folder
@@ -91,11 +91,11 @@ def test_page_states_significant_differences_and_failures(text):
 
 
 @pytest.mark.slow
-def test_reports_state_why_an_eval_metric_refused(made):
+def test_reports_state_why_an_eval_metric_rejected_a_model(run_results):
     why = {"minimal_pairs (blimp='blimp')": f"{EVIL}\nis no folder"}
-    runs = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
+    runs = [run._replace(refusals=why if run.variant == "40%" else {}) for run in run_results.runs]
     runs[0] = runs[0]._replace(refusals={"fill_in": "no"})
-    found = summary_of(made._replace(runs=runs))
+    found = summary_of(run_results._replace(runs=runs))
     first, second = wording.refused(found, reasons=True)
     assert first == "15%, seed 0, could not be measured by fill_in: no"
     assert second.startswith("40% could not be measured by minimal_pairs (blimp='blimp'): <script>")
@@ -110,7 +110,7 @@ def test_reports_state_why_an_eval_metric_refused(made):
 
 @pytest.mark.slow
 def test_reports_show_the_notes_of_figures():
-    made = planted.results(["15%", "30%", "40%"])
+    run_results = planted.results(["15%", "30%", "40%"])
 
     def noted(one):
         figure = one.figure
@@ -119,7 +119,9 @@ def test_reports_show_the_notes_of_figures():
             changed["classify"] = dict(value=NAN, note="No mean:\n<no> head.")
         return one._replace(figure=figure._replace(**changed.get(figure.name, {})))
 
-    summary = summary_of(made._replace(measurements=[noted(one) for one in made.measurements]))
+    summary = summary_of(
+        run_results._replace(measurements=[noted(one) for one in run_results.measurements])
+    )
     notes = ["minimal_pairs: 9 pairs", "classify (30% and 40%): of 60 texts"]
     assert wording.notes(summary) == notes
     assert wording.refused(summary) == ["15% has no figure for classify: No mean: <no> head."]
@@ -132,9 +134,9 @@ def test_reports_show_the_notes_of_figures():
 
 
 def test_no_differences_are_reported_without_the_reference():
-    made = planted.results(["15%", "30%", "40%"], reference="15%")
-    others = [m for m in made.measurements if m.variant != "15%"]
-    line = wording.findings(summary_of(made._replace(measurements=others)))[0]
+    run_results = planted.results(["15%", "30%", "40%"], reference="15%")
+    others = [m for m in run_results.measurements if m.variant != "15%"]
+    line = wording.findings(summary_of(run_results._replace(measurements=others)))[0]
     assert line.endswith("to compare: no other variant shares an eval metric and a seed with 15%.")
 
 
@@ -161,20 +163,22 @@ def test_hostile_names_are_escaped_in_every_report(name):
     variants = {name: [f"training.Run.run_dir = {name!r}"], "b": []}
     texts = dict(name=name, question=name, about=name)
     asked = asked._replace(setup=asked.setup._replace(**texts, variants=variants))
-    made = summary_of(asked._replace(runs=[*asked.runs[1:], asked.runs[0]._replace(error=name)]))
-    text = page(made, [run.run for run in asked.runs])
+    run_results = summary_of(
+        asked._replace(runs=[*asked.runs[1:], asked.runs[0]._replace(error=name)])
+    )
+    text = page(run_results, [run.run for run in asked.runs])
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
     pages.assert_elements_are_closed(text)
-    short = markdown(made)
+    short = markdown(run_results)
     bare = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", FOLDED.sub("", short))
     assert not re.search(r"<[A-Za-z/!?]|(?<!\\)\]\(", bare)
-    svgs = {**charts.chart_files(made), **charts.curve_files(made)}.values()
+    svgs = {**charts.chart_files(run_results), **charts.curve_files(run_results)}.values()
     for shown in (text, short, *svgs):
         assert printable(shown) == shown
     for one in svgs:
         ElementTree.fromstring(one)
     console = PrintableConsole(width=120, record=True, file=io.StringIO())
-    report.print_summary(console, made)
+    report.print_summary(console, run_results)
     assert printable(console.file.getvalue()) == console.file.getvalue()
 
 
@@ -185,21 +189,21 @@ def test_chart_text_is_not_rewritten():
     assert title.strip() == name
 
 
-def test_markdown_rows_have_the_columns_of_their_headings(made):
+def test_markdown_rows_have_the_columns_of_their_headings(run_results):
     several = planted.results([EVIL, "b"], effects={("b", "classify"): 1.0})
-    for one in (made, several):
+    for one in (run_results, several):
         for block in re.findall(r"(?:^\|.*\n)+", markdown(summary_of(one)), re.MULTILINE):
             widths = {line.replace("\\|", "").count("|") for line in block.splitlines()}
             assert len(widths) == 1
 
 
-def test_markdown_and_terminal_state_the_same_findings(made):
+def test_markdown_and_terminal_state_the_same_findings(run_results):
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))
-    report.print_summary(console, summary_of(made))
-    shown, short = console.export_text(), markdown(summary_of(made))
-    for line in wording.findings(summary_of(made)):
+    report.print_summary(console, summary_of(run_results))
+    shown, short = console.export_text(), markdown(summary_of(run_results))
+    for line in wording.findings(summary_of(run_results)):
         assert escaped(line) in short and f"• {line}" in shown
-    column = summary_of(made).columns[1]
+    column = summary_of(run_results).columns[1]
     assert (
         f"**{wording.mean_words(column, '40%')}**" in short
         and wording.mean_words(column, "40%") in shown
@@ -208,14 +212,14 @@ def test_markdown_and_terminal_state_the_same_findings(made):
 
 
 @pytest.mark.slow
-def test_unit_in_the_name_is_not_repeated(made, capsys):
+def test_unit_in_the_name_is_not_repeated(run_results, capsys):
     """As if an eval metric measures in two units."""
     both = "bits_per_byte (bits per byte)"
     named = [
         m._replace(figure=m.figure._replace(name=m.figure.name.replace("bits_per_byte", both)))
-        for m in made.measurements
+        for m in run_results.measurements
     ]
-    summary = summary_of(made._replace(measurements=named))
+    summary = summary_of(run_results._replace(measurements=named))
     report.print_summary(Console(width=200), summary)
     charted = "".join(charts.chart_files(summary).values())
     twice = re.compile(rf"{re.escape(both)}(?:<[^>]*>|\W)*bits per byte")
@@ -226,34 +230,36 @@ def test_unit_in_the_name_is_not_repeated(made, capsys):
 
 
 @pytest.mark.slow
-def test_page_renders_code_and_reports_one_seed_as_untestable(made):
-    limited = made._replace(setup=made.setup._replace(about="`a<b` alone tells."))
+def test_page_renders_code_and_reports_one_seed_as_untestable(run_results):
+    limited = run_results._replace(setup=run_results.setup._replace(about="`a<b` alone tells."))
     assert "<code>a&lt;b</code> alone tells." in page(summary_of(limited))
-    two = [m for m in made.measurements if m.variant != "30%" and m.figure.name == "classify"]
-    runs = [run for run in made.runs if run.variant != "30%"]
+    two = [
+        m for m in run_results.measurements if m.variant != "30%" and m.figure.name == "classify"
+    ]
+    runs = [run for run in run_results.runs if run.variant != "30%"]
     one_seed = [m for m in two if m.seed == 0]
-    summary = summary_of(made._replace(measurements=one_seed, runs=runs))
+    summary = summary_of(run_results._replace(measurements=one_seed, runs=runs))
     assert len(summary.differences) == 1
     assert "<summary>Differences</summary>" in page(summary)  # One seed cannot be tested.
 
 
-def test_parts_are_shown_without_claims(made, text):
-    short = markdown(summary_of(made))
+def test_parts_are_shown_without_claims(run_results, text):
+    short = markdown(summary_of(run_results))
     _, parts = short.split("<summary>Parts of the eval metrics</summary>")
     assert wording.PARTS in parts and wording.PARTS in text
     parts = parts.split("</details>")[0]
     rows = [line for line in parts.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 6 and rows[0].startswith("| minimal_pairs/brackets | ")
     assert "**" not in parts  # nothing is best
-    assert "Parts of" not in markdown(summary_of(made._replace(measurements=[])))
+    assert "Parts of" not in markdown(summary_of(run_results._replace(measurements=[])))
 
 
-def test_only_headline_figures_with_a_direction_are_compared(made):
+def test_only_headline_figures_with_a_direction_are_compared(run_results):
     cost = [
         Measurement(run.variant, run.seed, run.run, Figure("targets", 0.15, "a token", NEITHER))
-        for run in made.runs
+        for run in run_results.runs
     ]
-    found = summary_of(made._replace(measurements=[*made.measurements, *cost]))
+    found = summary_of(run_results._replace(measurements=[*run_results.measurements, *cost]))
     assert {d.figure for d in found.differences} == {"minimal_pairs", "bits_per_byte", "classify"}
     assert [c.name for c in found.costs] == ["targets"] and len(found.parts) == 6
     heads, (first, *_), _ = tables.cost_table(found)
@@ -261,30 +267,30 @@ def test_only_headline_figures_with_a_direction_are_compared(made):
 
 
 @pytest.mark.slow
-def test_remaining_difference_of_a_solved_size_is_stated(made):
-    lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
-    found = summary_of(made._replace(setup=made.setup._replace(variants=lines)))
+def test_remaining_difference_of_a_solved_size_is_stated(run_results):
+    lines = {**run_results.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
+    found = summary_of(run_results._replace(setup=run_results.setup._replace(variants=lines)))
     sentence = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs per token compared with 15%."
     assert equality.solved_sizes(found) == [sentence]
     assert sentence in page(found) and sentence in markdown(found)
 
 
-def test_best_variant_is_the_lowest_if_lower_is_better(made):
-    best = {c.name: c.best for c in summary_of(made).columns}
+def test_best_variant_is_the_lowest_if_lower_is_better(run_results):
+    best = {c.name: c.best for c in summary_of(run_results).columns}
     assert best["bits_per_byte"] == "40%"
-    (column,) = (c for c in summary_of(made).columns if c.better == LOWER)
+    (column,) = (c for c in summary_of(run_results).columns if c.better == LOWER)
     assert column.estimates["40%"].mean < column.estimates["15%"].mean
 
 
-def test_tied_variants_have_no_best(made):
+def test_tied_variants_have_no_best(run_results):
     alike = [
         m._replace(figure=m.figure._replace(value=0.1 + 0.2 if m.variant == "15%" else 0.3))
-        for m in made.measurements
+        for m in run_results.measurements
     ]
-    assert {c.best for c in summary_of(made._replace(measurements=alike)).columns} == {None}
+    assert {c.best for c in summary_of(run_results._replace(measurements=alike)).columns} == {None}
 
 
-def test_slash_in_a_setting_does_not_make_a_part(made):
+def test_slash_in_a_setting_does_not_make_a_part(run_results):
     """No difference is claimed for this variant."""
 
     def labeled(name: str) -> str:
@@ -292,20 +298,23 @@ def test_slash_in_a_setting_does_not_make_a_part(made):
         return f"{whole} (template='a/(b)'){slash}{part}"
 
     renamed = [
-        m._replace(figure=m.figure._replace(name=labeled(m.figure.name))) for m in made.measurements
+        m._replace(figure=m.figure._replace(name=labeled(m.figure.name)))
+        for m in run_results.measurements
     ]
-    found = summary_of(made._replace(measurements=renamed))
-    assert [c.name for c in found.columns] == [labeled(c.name) for c in summary_of(made).columns]
+    found = summary_of(run_results._replace(measurements=renamed))
+    assert [c.name for c in found.columns] == [
+        labeled(c.name) for c in summary_of(run_results).columns
+    ]
     assert len(found.parts) == 6 and len(found.differences) == 6
 
 
-def test_missing_seeds_of_a_variant_are_stated(made):
+def test_missing_seeds_of_a_variant_are_stated(run_results):
     """A variant without its diverged runs looks as good as the others."""
     diverged = [
         m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
-        for m in made.measurements
+        for m in run_results.measurements
     ]
-    short = wording.findings(summary_of(made._replace(measurements=diverged)))
+    short = wording.findings(summary_of(run_results._replace(measurements=diverged)))
     counts = [line.partition(".")[0] for line in short if "has figures for" in line]
     assert counts == ["30% has figures for 4 of 5 seeds", "40% has figures for 3 of 5 seeds"]
 
@@ -330,10 +339,10 @@ def test_first_point_of_a_short_curve_is_visible():
 
 
 def test_paused_run_does_not_change_the_typical_seconds():
-    made = planted.results(["a", "b"], seeds=[0, 1, 2])
-    first, *others = made.runs
-    usual = equality.costs(summary_of(made))["a"]
-    paused = made._replace(runs=[first._replace(seconds=first.seconds + 900), *others])
+    run_results = planted.results(["a", "b"], seeds=[0, 1, 2])
+    first, *others = run_results.runs
+    usual = equality.costs(summary_of(run_results))["a"]
+    paused = run_results._replace(runs=[first._replace(seconds=first.seconds + 900), *others])
     found = equality.costs(summary_of(paused))["a"]
     assert found["seconds"] == pytest.approx(usual["seconds"], rel=0.01)
 
@@ -353,8 +362,8 @@ def test_budgets_are_described_in_words(budget, expected):
 
 @pytest.mark.parametrize("seeds", [[], [0]])
 def test_report_without_enough_seeds_makes_no_claims(seeds, tmp_path):
-    made = planted.results(["a", "b"], seeds=seeds)
-    results.write(tmp_path, made)
+    run_results = planted.results(["a", "b"], seeds=seeds)
+    results.write(tmp_path, run_results)
     report.write(tmp_path)
     short = (tmp_path / "report.md").read_text()
     assert "is better than" not in short and "nan" not in short
@@ -366,22 +375,22 @@ def test_report_without_enough_seeds_makes_no_claims(seeds, tmp_path):
 
 
 @pytest.mark.slow
-def test_variant_without_runs_is_shown_without_figures(made):
-    runs = [r._replace(error="killed") if r.variant == "30%" else r for r in made.runs]
-    rest = [m for m in made.measurements if m.variant != "30%"]
-    found = summary_of(made._replace(runs=runs, measurements=rest))
+def test_variant_without_runs_is_shown_without_figures(run_results):
+    runs = [r._replace(error="killed") if r.variant == "30%" else r for r in run_results.runs]
+    rest = [m for m in run_results.measurements if m.variant != "30%"]
+    found = summary_of(run_results._replace(runs=runs, measurements=rest))
     assert wording.mean_words(found.columns[0], "30%") == "–"
     assert {d.variant for d in found.differences} == {"40%"}
     pages.assert_elements_are_closed(page(found))
 
 
-def test_inconsistent_results_are_rejected(made):
+def test_inconsistent_results_are_rejected(run_results):
     with refuses(ValueError, "20", "15", "30", "40"):
-        summary_of(made._replace(setup=made.setup._replace(reference="20%")))
-    first, *rest = made.measurements
+        summary_of(run_results._replace(setup=run_results.setup._replace(reference="20%")))
+    first, *rest = run_results.measurements
     other = first._replace(figure=first.figure._replace(unit="percent"))
     with refuses(ValueError, "minimal_pairs"):
-        summary_of(made._replace(measurements=[other, *rest]))
+        summary_of(run_results._replace(measurements=[other, *rest]))
 
 
 @pytest.mark.parametrize(
@@ -408,8 +417,8 @@ def test_numbers_are_formatted_for_reading(got, expected):
 
 
 @pytest.mark.slow
-def test_reports_show_tried_and_chosen_values(made, tmp_path):
-    summary = summary_of(planted.tuned(made))
+def test_reports_show_tried_and_chosen_values(run_results, tmp_path):
+    summary = summary_of(planted.tuned(run_results))
     tried = tables.tuning_trials(summary)
     assert tried.heads == [
         "", "optimizers.warmup_cosine.peak", "25% of the steps", "50% of the steps"
@@ -438,8 +447,8 @@ def test_reports_show_tried_and_chosen_values(made, tmp_path):
     pages.assert_elements_are_closed(whole)
 
 
-def test_best_value_at_the_lower_edge_is_reported(made):
-    tuned = planted.tuned(made)
+def test_best_value_at_the_lower_edge_is_reported(run_results):
+    tuned = planted.tuned(run_results)
     tuning_trials = [t._replace(loss=t.value) for t in tuned.tuning_trials if t.round == 0]
     summary = summary_of(tuned._replace(tuning_trials=tuning_trials))
     line = "15%: the best of 3 values is the smallest, 0.01, so try smaller values."
@@ -462,28 +471,30 @@ def test_best_value_at_the_lower_edge_is_reported(made):
         ),
     ],
 )
-def test_report_states_untuned_learning_rates_at_its_top(made, rates, expected):
-    summary = summary_of(made._replace(setup=made.setup._replace(learning_rates=rates)))
+def test_report_states_untuned_learning_rates_at_its_top(run_results, rates, expected):
+    summary = summary_of(
+        run_results._replace(setup=run_results.setup._replace(learning_rates=rates))
+    )
     assert expected in markdown(summary).splitlines()[4]
     assert wording.TRIALS_TITLE not in markdown(summary)
 
 
 @pytest.mark.slow
-def test_report_is_redrawn_from_its_results_alone(made, tmp_path, capsys):
-    results.write(tmp_path, made)
+def test_report_is_redrawn_from_its_results_alone(run_results, tmp_path, capsys):
+    results.write(tmp_path, run_results)
     with refuses(SystemExit, 0):
         compare.main([str(tmp_path), "--report"])
-    assert made.setup.question in capsys.readouterr().out
-    assert (tmp_path / report.PAGE).read_text() == page(summary_of(made))
-    assert (tmp_path / report.MARKDOWN).read_text() == markdown(summary_of(made))
+    assert run_results.setup.question in capsys.readouterr().out
+    assert (tmp_path / report.PAGE).read_text() == page(summary_of(run_results))
+    assert (tmp_path / report.MARKDOWN).read_text() == markdown(summary_of(run_results))
 
 
-def test_folder_named_like_a_comparison_needs_results(made, tmp_path, monkeypatch):
+def test_folder_named_like_a_comparison_needs_results(run_results, tmp_path, monkeypatch):
     """The command needs no objectives of a checkout, unless it has no results."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "objectives").mkdir()
     assert compare.reported("objectives", ((), ())) == "comparisons/objectives"
-    results.write(tmp_path / "objectives", made)
+    results.write(tmp_path / "objectives", run_results)
     assert compare.reported("objectives", ((), ())) == "objectives"
 
 

@@ -1,4 +1,4 @@
-"""The files of a comparison give back what was written, in a fixed order."""
+"""The files of a comparison are read back as they were written, in a fixed order."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Answers to a synthetic task that a model writes: how it is asked, and what counts as correct."""
+"""Answers that a model writes to a synthetic task: its prompts, and what counts as correct."""
 
 import functools
 
@@ -90,7 +90,7 @@ def test_blank_must_be_filled_with_exactly_the_answer(monkeypatch, builder, obje
 def test_token_limit_leaves_room_for_sentinel_and_end(monkeypatch):
     """A model of span corruption names the blank before it fills the blank."""
 
-    def of_signs(*, seed):
+    def sign_questions(*, seed):
         return sums(seed=seed, questions=[SyntheticQuestion("x", "2 <extra_id_0> 1", ("+-", "=="))])
 
     for written, share in (("+-", 1.0), ("+-+", 0.0)):
@@ -101,7 +101,7 @@ def test_token_limit_leaves_room_for_sentinel_and_end(monkeypatch):
             return [{"blanks": fill_blanks(item["text"], text)[1]} for item in items]
 
         monkeypatch.setattr(generations, "answer", answer)
-        one = subject("encoder_decoder", "span_corruption", of=of_signs)
+        one = subject("encoder_decoder", "span_corruption", of=sign_questions)
         assert written_answers.synthetic_answers(one)[0].value == share
 
 

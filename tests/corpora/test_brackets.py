@@ -61,7 +61,7 @@ def filled(question, answer):
 
 
 def test_reader_of_both_sides_scores_1_and_reader_of_one_side_guesses():
-    def of_both(question):
+    def reader_of_both_sides(question):
         return next(one for one in question.answers if closed_by_removal(filled(question, one)))
 
     def fits_before(question, answer):
@@ -71,7 +71,7 @@ def test_reader_of_both_sides_scores_1_and_reader_of_one_side_guesses():
                 rest = rest.replace(" ", "").replace(kind, "")
         return not any(one in rest for one in ")]}>")
 
-    assert shares_of_reader(TASK, of_both) == {"filled_in": 1.0}
+    assert shares_of_reader(TASK, reader_of_both_sides) == {"filled_in": 1.0}
     assert shares_of_reader(TASK, lambda question: None) == {"filled_in": 1 / 4}
     for question in TASK.questions:
         assert all(fits_before(question, answer) for answer in question.answers)

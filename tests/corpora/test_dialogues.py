@@ -1,4 +1,4 @@
-"""Dialogues from JSONL: their turns, what is left out, and which lines are refused."""
+"""Dialogues from JSONL: their turns, omitted answers, and rejected lines."""
 
 import json
 

@@ -17,7 +17,7 @@ from pretrax.corpora.vocabularies import trained
 from tests.refusals import refuses
 
 
-def of_size(size):
+def vocabulary_of_size(size):
     return functools.partial(trained, size=size)
 
 
@@ -117,7 +117,7 @@ def few_packages(monkeypatch):
 
 @pytest.mark.slow
 def test_docstring_pairs_respect_limits_split_and_parts(tmp_path, few_packages):
-    settings = {"vocabulary": of_size(1000), "docstring_tokens": 10, "code_tokens": 20}
+    settings = {"vocabulary": vocabulary_of_size(1000), "docstring_tokens": 10, "code_tokens": 20}
     settings |= {"heldout_every": 5}
     corpus = docstring_pairs(str(tmp_path / "a"), **settings)
     stream, train = corpus.open_shard(0, 1), []
@@ -140,7 +140,9 @@ def test_docstring_pairs_respect_limits_split_and_parts(tmp_path, few_packages):
     ):
         assert words in corpus.summary
     # The vocabulary of the run fits the plain text, too, which holds out the same files.
-    plain = python_library(str(tmp_path / "a"), vocabulary=of_size(1000), heldout_every=5)
+    plain = python_library(
+        str(tmp_path / "a"), vocabulary=vocabulary_of_size(1000), heldout_every=5
+    )
     assert plain.ids == corpus.ids
     whole = "".join(plain.codec.decode(piece.tokens) for piece in plain.heldout(10**9))
     code = [text.splitlines()[0] for text in codes]
@@ -151,7 +153,10 @@ def test_docstring_pairs_respect_limits_split_and_parts(tmp_path, few_packages):
 def test_documents_setting_limits_only_the_training_text(tmp_path, few_packages):
     def read(number):
         return python_library(
-            str(tmp_path / str(number)), vocabulary=of_size(600), documents=number, heldout_every=3
+            str(tmp_path / str(number)),
+            vocabulary=vocabulary_of_size(600),
+            documents=number,
+            heldout_every=3,
         )
 
     def tokens_of_an_epoch(corpus):
@@ -172,7 +177,7 @@ def test_documents_setting_limits_only_the_training_text(tmp_path, few_packages)
 
 @pytest.mark.slow
 def test_second_start_reads_no_files_unless_limits_change(tmp_path, few_packages, monkeypatch):
-    settings = {"vocabulary": of_size(600), "docstring_tokens": 4, "code_tokens": 6}
+    settings = {"vocabulary": vocabulary_of_size(600), "docstring_tokens": 4, "code_tokens": 6}
     first = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
     with monkeypatch.context() as patch:
         patch.setattr("pretrax.corpora.library.documented_definitions", None)

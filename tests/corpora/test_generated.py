@@ -1,4 +1,4 @@
-"""Synthetic tasks as corpora, and which synthetic tasks are refused."""
+"""Synthetic tasks as corpora, and rejected synthetic tasks."""
 
 import functools
 

@@ -54,7 +54,7 @@ def corpus(tmp_path, train, heldout=lambda: []):
     return corpora.grain_dataset(str(tmp_path), train=train, heldout=heldout, vocabulary=factory)
 
 
-def of_texts(shard, num_shards):
+def texts_of_shard(shard, num_shards):
     texts = [f"text {i}" for i in range(10)]
     return grain.MapDataset.source(texts)[shard::num_shards].shuffle(seed=0).repeat()
 
@@ -64,7 +64,7 @@ def test_grain_stream_resumes_at_its_position(tmp_path):
     def next_texts(stream, n):
         return [made.codec.decode(stream.next_document().tokens.tolist()) for _ in range(n)]
 
-    made = corpus(tmp_path, of_texts)
+    made = corpus(tmp_path, texts_of_shard)
     stream = made.open_shard(0, 2)
     first = next_texts(stream, 3)
     state = {name: np.array(x) for name, x in stream.state().items()}
@@ -79,7 +79,7 @@ def test_grain_stream_resumes_at_its_position(tmp_path):
 def test_elements_may_be_texts_ids_or_pieces(tmp_path):
     elements = ["ab", "", np.array([5, 6]), {"tokens": np.array([7]), "ends_document": False}, "c"]
     heldout = lambda: grain.MapDataset.source(elements)  # noqa: E731
-    made = corpus(tmp_path, of_texts, heldout)
+    made = corpus(tmp_path, texts_of_shard, heldout)
     pieces = made.heldout(100)
     assert [piece.tokens.tolist() for piece in pieces] == [[100, 101], [5, 6], [7], [102]]
     assert [piece.ends_document for piece in pieces] == [True, True, False, True]
@@ -98,4 +98,4 @@ def test_elements_that_are_not_documents_are_rejected(tmp_path):
     with refuses(ValueError, 1, "repeat()"):
         first("")
     with refuses(ValueError, "shard", "0", "1"):
-        corpus(tmp_path, of_texts).open_shard(2, 2)
+        corpus(tmp_path, texts_of_shard).open_shard(2, 2)

@@ -1,4 +1,4 @@
-"""Every synthetic task depends only on its seed, and refuses settings that it cannot follow."""
+"""Every synthetic task depends only on its seed, and rejects settings that it cannot follow."""
 
 import pytest
 

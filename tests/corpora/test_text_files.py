@@ -34,7 +34,7 @@ MALFORMED = {
 }
 
 
-def of_size(size):
+def vocabulary_of_size(size):
     return functools.partial(vocabularies.trained, size=size)
 
 
@@ -244,7 +244,7 @@ def test_corpus_combines_every_kind_of_file(tmp_path, text):
         file.write(lines + "oops\n")
     settings = {
         "files": f"{tmp_path}/*.txt,{tmp_path}/*.jsonl.gz",
-        "vocabulary": of_size(520),
+        "vocabulary": vocabulary_of_size(520),
         "on_malformed": "skip",
     }
     corpus = text_files(str(tmp_path / "run"), **settings)
@@ -459,7 +459,7 @@ def test_python_library_corpus_is_reproducible_and_disjoint_from_heldout(tmp_pat
     ]
     monkeypatch.setattr("pretrax.corpora.library.library_documents", lambda: json_and_email)
     first, second = (
-        python_library(str(tmp_path / name), vocabulary=of_size(1000), heldout_every=3)
+        python_library(str(tmp_path / name), vocabulary=vocabulary_of_size(1000), heldout_every=3)
         for name in "ab"
     )
     assert first.ids == second.ids and first.summary == second.summary
@@ -471,7 +471,7 @@ def test_python_library_corpus_is_reproducible_and_disjoint_from_heldout(tmp_pat
     assert sum(map(len, heldout)) > 10_000
     (tmp_path / "a/config.gin").write_text("")  # A run has started with it.
     with refuses(ValueError, "1000", "2000"):
-        python_library(str(tmp_path / "a"), vocabulary=of_size(2000), heldout_every=3)
+        python_library(str(tmp_path / "a"), vocabulary=vocabulary_of_size(2000), heldout_every=3)
 
 
 def test_python_library_documents_are_sorted_and_exclude_tests():

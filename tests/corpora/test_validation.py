@@ -40,7 +40,7 @@ def test_training_reads_no_heldout_document():
     assert not held & trained and trained | held == set(range(400))
 
 
-def test_the_requested_number_of_documents_is_held_out():
+def test_requested_number_of_documents_is_held_out():
     pieces = split().heldout(98)
     assert [piece.tokens.size for piece in pieces] == [5] * 20
     assert len(numbers(pieces)) == len(pieces) and 999 not in numbers(pieces)

@@ -1,4 +1,4 @@
-"""Who may talk to the server of `pretrax explore`, and what it answers."""
+"""The server of `pretrax explore`: which requests it accepts, and its responses."""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""Runs on the pages: which are found, what they answer, and what is refused."""
+"""Runs on the pages: which runs are found, their answers, and rejected requests."""
 
 import json
 import pathlib

@@ -223,7 +223,7 @@ def test_answers_can_be_read_as_items(tmp_path):
     assert AnswerFile(str(tmp_path / "second.jsonl"), items).done == 2
 
 
-def test_an_item_with_nan_equals_itself(tmp_path):
+def test_item_with_nan_equals_itself(tmp_path):
     file, items = str(tmp_path / "out.jsonl"), [{"text": "a", "weight": float("nan")}]
     AnswerFile(file, items).append([{"answer": "b"}])
     assert AnswerFile(file, items).done == 1

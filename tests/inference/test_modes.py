@@ -92,7 +92,7 @@ def test_help_lists_a_user_mode(module, capsys):
     assert "counts tokens" in output and "--times" in output
 
 
-def test_a_missing_module_is_explained(run_dir, capsys):
+def test_missing_module_is_explained(run_dir, capsys):
     with exits(capsys, "absent.py"):
         predict.main([f"--run={run_dir}", "--module=absent.py", "Ada"])
 

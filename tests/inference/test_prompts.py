@@ -281,7 +281,7 @@ def test_dialogue_prompt_asks_for_the_last_answer():
         assert features["targets_weights"][at + 1]  # the answer begins here
 
 
-# --- batches, blanks and refusals -----------------------------------------------------------------
+# --- batches, blanks and rejected input -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", BOTH)

@@ -40,7 +40,7 @@ TEXTS = [
 ]
 
 
-def given_back(tokens, tokenizer, ids, spm="spmv2") -> str:
+def restored_text(tokens, tokenizer, ids, spm="spmv2") -> str:
     class Document:
         inputs = ()
         targets = list(map(int, tokens))
@@ -66,7 +66,7 @@ def test_prefix_middle_and_suffix_restore_the_text(tokenizer, text, seed, form):
         tokens = infill_characters(text, each, ids, (seed,), 1.0, *form)
         assert tokens.dtype == np.int32 and tokens[-1] == ids.eos
         assert [int(x) for x in sorted(tokens) if x in ids.fim] == sorted(ids.fim)
-        assert given_back(tokens, each, ids, form[1]) == text
+        assert restored_text(tokens, each, ids, form[1]) == text
         plain = infill_characters(text, each, ids, (seed,), 0.0)
         np.testing.assert_array_equal(plain[:-1], each.encode_batch([text])[0])
 
@@ -113,7 +113,7 @@ def test_long_texts_are_split_before_they_are_rearranged():
     examples = read(TEXTS, rate=1.0)
     assert len(TEXTS) < len(examples) and max(map(len, examples)) <= LENGTH
     assert all(sorted(x for x in one if x in ids.fim) == sorted(ids.fim) for one in examples)
-    assert "".join(given_back(one, BYTES, ids) for one in examples) == "".join(TEXTS)
+    assert "".join(restored_text(one, BYTES, ids) for one in examples) == "".join(TEXTS)
     assert len(read(TEXTS, rate=1.0, length=None)) == len(TEXTS)
 
 
@@ -175,7 +175,7 @@ def test_run_trains_on_rearranged_texts(tmp_path):
     closed = [[*one.tokens.tolist(), ids.eos] for one in read_documents]
     moved = [tokens for tokens in closed if set(ids.fim) <= set(tokens)]
     assert 60 < len(moved) < 95
-    assert all(any(given_back(one, BYTES, ids) in text for text in TEXTS) for one in closed)
+    assert all(any(restored_text(one, BYTES, ids) in text for text in TEXTS) for one in closed)
     assert len({tuple(tokens) for tokens in moved}) > 60
     whole = fill_in_the_middle(ids, rate=0.0)
     features, _ = corrupted_document(lambda _: whole, tuple(moved[0][:-1]), key=0)
@@ -216,7 +216,7 @@ def test_run_vocabulary_keeps_its_markers(tmp_path):
     vocabularies.save_vocabulary(str(tmp_path), Vocabulary(BYTES, ids, {}))
     examples = read(TEXTS, rate=1.0, vocabulary=RunVocabulary(str(tmp_path)))
     assert all(sorted(x for x in one if x in ids.fim) == sorted(ids.fim) for one in examples)
-    assert "".join(given_back(one, BYTES, ids) for one in examples) == "".join(TEXTS)
+    assert "".join(restored_text(one, BYTES, ids) for one in examples) == "".join(TEXTS)
 
 
 def test_halves_of_a_text_have_different_cuts():

@@ -190,7 +190,7 @@ def cache(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["span_corruption", "masked_lm"])
-def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
+def test_cached_text_is_corrupted_differently_in_every_epoch(cache, name):
     documents, lengths = documents_for(), lengths_for(BUILDERS[name])
     text_task("text", documents)
     task = fresh(add_objective_task, "cached", "text", BUILDERS[name])

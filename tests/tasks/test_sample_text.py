@@ -1,4 +1,4 @@
-"""Text to show: vocabularies that are trained once, and arguments that are refused."""
+"""Text to show: vocabularies that are trained once, and rejected arguments."""
 
 import pytest
 

@@ -185,7 +185,7 @@ def test_source_with_more_files_rejects_an_old_position(tmp_path, tiny):
 
 
 def test_invalid_mixture_rates_are_rejected(tmp_path, tiny):
-    """Rates are refused if the number of examples is unknown, or if no rate is above 0."""
+    """Rates are rejected if the number of examples is unknown, or if no rate is above 0."""
     rates = {"counted": seqio.mixing_rate_num_examples, "unread": 0.0, "less": -1.0}
     for name, rate in rates.items():
         seqio.MixtureRegistry.add(f"numbers_{name}", [("numbers_text", rate)])
@@ -323,7 +323,7 @@ seqio.TaskRegistry.add(
     )
     settings = {"mixture_or_task_name": "mine", "module": str(tmp_path / "my_tasks.py")}
     try:
-        for _ in range(2):  # SeqIO would refuse a second registration
+        for _ in range(2):  # SeqIO would reject a second registration
             corpus = seqio_mixture(tmp_path / "run", data_dir=tfds_dir, **settings)
         assert texts(corpus, read(corpus.open_shard(0, 2), 1))[0].startswith("document ")
     finally:
@@ -365,16 +365,16 @@ def test_mixture_may_use_tasks_of_several_modules(tmp_path):
 
 
 def test_registering_tasks_reads_no_data(monkeypatch):
-    def refuse(*given, **settings):
+    def raise_on_access(*given, **settings):
         raise AssertionError("data or the network was read")
 
     for name in [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]:
         if name.startswith(("c4_", "lm1b_", "wikipedia_")):
             registry = seqio.MixtureRegistry if "c4_wikipedia" in name else seqio.TaskRegistry
             registry.remove(name)
-    monkeypatch.setattr("socket.socket.connect", refuse)
-    monkeypatch.setattr("socket.getaddrinfo", refuse)
-    monkeypatch.setattr("tensorflow.io.gfile.GFile", refuse)
+    monkeypatch.setattr("socket.socket.connect", raise_on_access)
+    monkeypatch.setattr("socket.getaddrinfo", raise_on_access)
+    monkeypatch.setattr("tensorflow.io.gfile.GFile", raise_on_access)
     tfds_tasks.register()
     assert {"c4_v220_span_corruption", "c4_v301_text", "lm1b_ul2"} <= set(
         seqio.TaskRegistry.names()

@@ -310,10 +310,10 @@ def test_checkpoint_removed_while_it_is_read_is_skipped(run_dir):
         with refuses(ValueError, "training.Run.keep_checkpoints"):
             reader.read_latest(removed)
         with pytest.raises(MismatchError):  # the checkpoint still exists
-            reader.read_latest(refuse)
+            reader.read_latest(raise_mismatch)
 
 
-def refuse(step):
+def raise_mismatch(step):
     raise MismatchError("other arrays")
 
 

@@ -139,7 +139,7 @@ def test_later_copies_are_removed_after_a_rollback(host):
     assert host.copies() == []
 
 
-def of_two_processes(file):
+def mark_as_two_processes(file):
     atomic_writes.write_record(file, atomic_writes.read_json(file) | {"processes": 2})
 
 
@@ -152,7 +152,7 @@ def of_two_processes(file):
         ("data/shard_00000.npz", tiny.truncate, "checksum of shard_00000.npz does not agree"),
         ("data/checksums.json", tiny.truncate, ""),
         ("data/checksums.json", lambda file: file.unlink(), ""),
-        ("data/checksums.json", of_two_processes, "it is of a run of 2 processes"),
+        ("data/checksums.json", mark_as_two_processes, "it is of a run of 2 processes"),
     ],
 )
 def test_damaged_or_foreign_copy_is_not_used(host, name, damage, why):
@@ -370,7 +370,7 @@ SHARED = dict(data=2, fsdp=2)  # each process has all parameters
 
 
 @pytest.fixture(scope="module")
-def whole_of_two(data, tmp_path_factory):
+def uninterrupted_pair(data, tmp_path_factory):
     run = tiny.Run(tmp_path_factory.mktemp("whole_of_two"), data)
     output, ends = both(run, **SHARED)
     assert ends == [0, 0], output
@@ -412,7 +412,7 @@ def with_other_sums(copy):
     atomic_writes.write_record(file, about | {"arrays": about["arrays"] | {name: 1}})
 
 
-def of_another_run(copy):
+def mark_as_another_run(copy):
     file = copy / "data/checksums.json"
     atomic_writes.write_record(file, atomic_writes.read_json(file) | {"id": "0" * 16})
 
@@ -425,11 +425,11 @@ def of_another_run(copy):
         (lost, "process 1 has none"),
         (damaged, "another process cannot read it"),
         (with_other_sums, "the copy of another process is damaged"),
-        (of_another_run, "another process cannot read it"),
+        (mark_as_another_run, "another process cannot read it"),
     ],
 )
 def test_two_processes_continue_from_copies_only_if_both_are_intact(
-    killed, whole_of_two, harm, why
+    killed, uninterrupted_pair, harm, why
 ):
     if harm:
         (copy,) = killed.local.glob("*/process_1/7")
@@ -441,9 +441,9 @@ def test_two_processes_continue_from_copies_only_if_both_are_intact(
         assert "Continuing from the checkpoint of step 4." in output
     else:
         assert "Continuing from the local copy of step 7." in output and "warning" not in output
-    assert killed.lines() == whole_of_two.lines()
+    assert killed.lines() == uninterrupted_pair.lines()
     resumed_checkpoint, expected_checkpoint = (
-        run.dir / "checkpoints/12" for run in (killed, whole_of_two)
+        run.dir / "checkpoints/12" for run in (killed, uninterrupted_pair)
     )
     assert tiny.data_files(resumed_checkpoint) == tiny.data_files(
         expected_checkpoint

@@ -60,7 +60,7 @@ def finished(data, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(finished):
+def uninterrupted(finished):
     """Returns the lines and final arrays of the uninterrupted run."""
     return finished.lines(), tiny.saved_arrays(finished.dir, 12)
 
@@ -81,8 +81,8 @@ def half(copied):
     return copied
 
 
-def assert_equals_whole(run, whole, evaluations=(12,)):
-    lines, arrays = whole
+def assert_equals_whole(run, uninterrupted, evaluations=(12,)):
+    lines, arrays = uninterrupted
     got = [line for line in run.lines() if "loss" in line or line["step"] in evaluations]
     assert got == lines
     tiny.assert_same(tiny.saved_arrays(run.dir, 12), arrays)
@@ -113,13 +113,13 @@ def reached(run, step):
     return False
 
 
-def test_run_that_lost_its_last_steps_equals_the_uninterrupted_run(half, whole, capsys):
+def test_run_that_lost_its_last_steps_equals_the_uninterrupted_run(half, uninterrupted, capsys):
     assert "Continuing from the checkpoint of step 8." in half.train_in_process(capsys)
-    assert_equals_whole(half, whole)
+    assert_equals_whole(half, uninterrupted)
 
 
 @pytest.mark.slow
-def test_run_killed_twice_equals_the_uninterrupted_run(data, whole, tmp_path, capsys):
+def test_run_killed_twice_equals_the_uninterrupted_run(data, uninterrupted, tmp_path, capsys):
     """The kills are before the first checkpoint, and after a checkpoint during the next save."""
     run = tiny.Run(tmp_path, data)
     saved = run.dir / "checkpoints"
@@ -140,11 +140,13 @@ def test_run_killed_twice_equals_the_uninterrupted_run(data, whole, tmp_path, ca
     assert not (saved / "8").exists() and list(saved.glob("8.*tmp*"))
 
     assert "Continuing from the checkpoint of step 4." in run.train_in_process(capsys)
-    assert_equals_whole(run, whole)
+    assert_equals_whole(run, uninterrupted)
 
 
 @pytest.mark.slow
-def test_sigterm_saves_a_checkpoint_and_the_run_resumes(data, whole, tmp_path, capsys, monkeypatch):
+def test_sigterm_saves_a_checkpoint_and_the_run_resumes(
+    data, uninterrupted, tmp_path, capsys, monkeypatch
+):
     run, read = tiny.Run(tmp_path, data), Batches.__next__
 
     def stop(batches):
@@ -159,7 +161,7 @@ def test_sigterm_saves_a_checkpoint_and_the_run_resumes(data, whole, tmp_path, c
     assert f"Stopped at step {step} of 12 as asked; a checkpoint is saved." in out
     assert 5 <= step < 12 and (run.dir / "checkpoints" / str(step)).is_dir()
     assert f"Continuing from the checkpoint of step {step}." in run.train_in_process(capsys)
-    assert_equals_whole(run, whole)
+    assert_equals_whole(run, uninterrupted)
 
 
 @pytest.mark.slow
@@ -167,15 +169,15 @@ def test_stop_within_a_logging_interval_changes_no_metric(data, tmp_path, monkey
     """Means and durations of an interval cover the steps before and after the stop."""
     tiny.on_one_device(monkeypatch)
     intervals = dict(training__Run__log_every=5, training__Run__checkpoint_every=100)
-    whole, stopped = (tiny.Run(tmp_path / name, data) for name in ("whole", "stopped"))
-    tiny.train_in_process(whole.arguments(**intervals))
+    uninterrupted, stopped = (tiny.Run(tmp_path / name, data) for name in ("whole", "stopped"))
+    tiny.train_in_process(uninterrupted.arguments(**intervals))
     stop = ("--gin.training.Run.hooks=[@tiny.asks_to_stop]", "--gin.tiny.asks_to_stop.after=6")
     tiny.train_in_process([*stopped.arguments(**intervals), *stop])
     saved = json.loads((stopped.dir / "checkpoints/7/data/unreported.json").read_bytes())
     assert [line["step"] for line in stopped.lines()] == [5]
     tiny.train_in_process(stopped.arguments(**intervals))
-    assert [line["step"] for line in whole.lines() if "loss" in line] == [5, 10, 12]
-    assert stopped.lines() == whole.lines()
+    assert [line["step"] for line in uninterrupted.lines() if "loss" in line] == [5, 10, 12]
+    assert stopped.lines() == uninterrupted.lines()
     (line,) = (line for line in read_metrics(stopped.dir) if line["step"] == 10)
     assert 0 < saved["seconds"]["step"] < line["seconds/step"]
 
@@ -209,7 +211,7 @@ def flip_bytes(file):
     ids=["empty_position", "flipped_arrays"],
 )
 def test_damaged_latest_checkpoint_falls_back_to_the_previous_one(
-    half, whole, capsys, name, damage
+    half, uninterrupted, capsys, name, damage
 ):
     for file in (half.dir / "checkpoints" / "8").glob(name):
         damage(file)
@@ -217,17 +219,17 @@ def test_damaged_latest_checkpoint_falls_back_to_the_previous_one(
     assert "warning: checkpoint 8 is damaged" in " ".join(output.split())
     assert "Continuing from the checkpoint of step 4." in output
     assert (half.dir / "damaged_checkpoints" / "8").is_dir()
-    assert_equals_whole(half, whole)
+    assert_equals_whole(half, uninterrupted)
 
 
 @pytest.mark.slow
-def test_checkpoint_ends_a_logging_interval(half, whole, capsys):
+def test_checkpoint_ends_a_logging_interval(half, uninterrupted, capsys):
     """A line is a mean since the previous line.
 
     A line that began before a stop would lose its start.
     """
     half.train_in_process(capsys, training__Run__log_every=5, training__Run__checkpoint_every=3)
-    each = {line["step"]: line["loss"] for line in whole[0] if "loss" in line}
+    each = {line["step"]: line["loss"] for line in uninterrupted[0] if "loss" in line}
     got = {line["step"]: line["loss"] for line in half.lines() if "loss" in line}
     assert list(got) == [*range(1, 9), 9, 10, 12]
     assert got[9] == each[9] and got[10] == each[10]
@@ -362,7 +364,7 @@ def test_nonfinite_loss_before_any_checkpoint_stops_the_run(data, tmp_path, caps
 
 
 @pytest.mark.slow
-def test_nonfinite_parameters_are_not_saved_and_the_run_resumes(half, whole, capsys):
+def test_nonfinite_parameters_are_not_saved_and_the_run_resumes(half, uninterrupted, capsys):
     """A single step destroys them. Its loss is computed before the step and is still finite."""
     process = half.start(devices=jax.device_count(), PEAK=1e39, training__Run__checkpoint_every=1)
     _, err = process.communicate()
@@ -370,4 +372,4 @@ def test_nonfinite_parameters_are_not_saved_and_the_run_resumes(half, whole, cap
     assert_named(err, "step 9", "parameter_norm")
     assert_all_saved_is_finite(half)
     assert "Continuing from the checkpoint of step 8." in half.train_in_process(capsys)
-    assert_equals_whole(half, whole)
+    assert_equals_whole(half, uninterrupted)

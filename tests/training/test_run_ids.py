@@ -33,7 +33,7 @@ def files(folder) -> dict[str, bytes]:
     return {str(x): x.read_bytes() for x in sorted(folder.rglob("*")) if x.is_file()}
 
 
-def refused(run, where):
+def rejected_claim(run, where):
     """Returns the error of a claim, after checking that the claim changed no file."""
     before = files(where.parent)
     with refuses(ValueError, where, "checkpoint_dir") as error:
@@ -49,21 +49,21 @@ def test_run_owns_the_checkpoint_folder_that_it_claimed(run, tmp_path):
 
 
 def test_checkpoint_folder_of_another_run_is_rejected(run, tmp_path):
-    assert str(run) in refused(tmp_path / "other", tmp_path / "disk")
+    assert str(run) in rejected_claim(tmp_path / "other", tmp_path / "disk")
     claim(str(tmp_path / "other"), str(tmp_path / "other/checkpoints"))
-    refused(tmp_path / "other", tmp_path / "disk")
+    rejected_claim(tmp_path / "other", tmp_path / "disk")
 
 
 def test_claimed_folder_without_checkpoints_is_rejected(run, tmp_path):
     (tmp_path / "disk/4").rmdir()
-    refused(tmp_path / "other", tmp_path / "disk")
+    rejected_claim(tmp_path / "other", tmp_path / "disk")
 
 
 def test_external_checkpoints_without_a_run_id_are_rejected(run, tmp_path):
     for where in (tmp_path / "disk", run / "checkpoints"):
         (where / "4").mkdir(parents=True, exist_ok=True)
         (where / run_directory.RUN_ID).unlink(missing_ok=True)
-    words = refused(run, tmp_path / "disk")
+    words = rejected_claim(run, tmp_path / "disk")
     claim(str(run), str(run / "checkpoints"))  # as an earlier version leaves them
     text = words[words.index("{") : words.index("}") + 1]
     (tmp_path / "disk" / run_directory.RUN_ID).write_text(text)  # as the error message advises
@@ -81,13 +81,13 @@ def test_moved_or_lost_run_directory_keeps_its_checkpoint_folder(run, tmp_path):
 
 def test_copied_run_directory_counts_as_another_run(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
-    refused(tmp_path / "copy", tmp_path / "disk")
+    rejected_claim(tmp_path / "copy", tmp_path / "disk")
     claim(str(tmp_path / "copy"), str(tmp_path / "copy/checkpoints"))
 
 
 def test_foreign_checkpoints_within_the_run_directory_are_rejected(run, tmp_path):
     claim(str(run), str(tmp_path / "other/checkpoints"))
-    refused(tmp_path / "other", tmp_path / "other/checkpoints")
+    rejected_claim(tmp_path / "other", tmp_path / "other/checkpoints")
 
 
 @pytest.mark.parametrize("attempt", range(10))

@@ -90,12 +90,12 @@ def trained(run) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(run):
+def uninterrupted_output(run):
     """Returns the output of an uninterrupted run."""
     return trained(run)
 
 
-def what_is_left(run) -> tuple:
+def stored_state(run) -> tuple:
     lines = [
         {name: value for name, value in line.items() if "second" not in name}
         for line in read_metrics(run.run_dir)
@@ -109,12 +109,15 @@ def steps_in(checkpoints: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_rollback_skips_the_batches_read_since_the_checkpoint(run, whole):
+def test_rollback_skips_the_batches_read_since_the_checkpoint(run, uninterrupted_output):
     output = "The run goes back to the checkpoint of step 4, and skips the"
-    assert "At step 6 the loss" in whole and "is a spike: in the 5 steps before it was" in whole
-    assert f"{output} 2 batches that were read since." in whole
-    assert f"{output} 4 batches that were read since." in whole
-    lines, files, saved = what_is_left(run)
+    assert (
+        "At step 6 the loss" in uninterrupted_output
+        and "is a spike: in the 5 steps before it was" in uninterrupted_output
+    )
+    assert f"{output} 2 batches that were read since." in uninterrupted_output
+    assert f"{output} 4 batches that were read since." in uninterrupted_output
+    lines, files, saved = stored_state(run)
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     assert [step for step, _ in losses] == list(range(1, 9))
     assert max(loss for _, loss in losses) < 6
@@ -125,7 +128,9 @@ def test_rollback_skips_the_batches_read_since_the_checkpoint(run, whole):
 
 
 @pytest.mark.slow
-def test_run_killed_and_stopped_after_a_rollback_equals_uninterrupted(run, whole, monkeypatch):
+def test_run_killed_and_stopped_after_a_rollback_equals_uninterrupted(
+    run, uninterrupted_output, monkeypatch
+):
     """The run is killed before the next checkpoint, and stopped with one that it must skip."""
     again = dataclasses.replace(run, run_dir=run.run_dir + "_again")
 
@@ -147,13 +152,15 @@ def test_run_killed_and_stopped_after_a_rollback_equals_uninterrupted(run, whole
     )
     assert steps_in(Path(again.run_dir, "checkpoints")) == [4, 5]
     assert "Continuing from the checkpoint of step 5." in trained(again)
-    assert what_is_left(again) == what_is_left(run)
+    assert stored_state(again) == stored_state(run)
     assert read_result(again.run_dir).scores == read_result(run.run_dir).scores
     tiny.assert_same(*(tiny.saved_arrays(one.run_dir, 8) for one in (again, run)))
 
 
 @pytest.mark.slow
-def test_run_killed_after_a_rollback_resumes_from_the_new_local_copy(run, whole, monkeypatch):
+def test_run_killed_after_a_rollback_resumes_from_the_new_local_copy(
+    run, uninterrupted_output, monkeypatch
+):
     """The run is killed after it went back from the sixth step.
 
     It continues from the fifth step as it was taken after going back.
@@ -180,7 +187,7 @@ def test_run_killed_after_a_rollback_resumes_from_the_new_local_copy(run, whole,
     assert seen == [[1], [2], [3], [3], [4], [5], [5]]
     assert "Continuing from the local copy of step 5." in trained(copied)
     Path(folder, "checkpoints/local_copies_id").unlink()
-    assert what_is_left(copied) == what_is_left(run)
+    assert stored_state(copied) == stored_state(run)
     tiny.assert_same(*(tiny.saved_arrays(one.run_dir, 8) for one in (copied, run)))
 
 

@@ -358,7 +358,7 @@ def test_term_scale_follows_its_schedule():
 def test_gradient_of_several_labels_per_slot_is_computed_with_their_losses(
     microbatches, monkeypatch
 ):
-    """The step tells the loss the factors of its terms. Otherwise logits are computed twice."""
+    """The step passes the factors of the terms to the loss. Otherwise logits are computed twice."""
     saved = []
 
     def spy(predicate, *branches):

@@ -104,10 +104,10 @@ def test_failed_run_is_marked_as_failed_in_wandb(run, calls):
 
 
 def test_missing_wandb_account_is_explained(run, calls, monkeypatch):
-    def refuse(**settings):
+    def reject(**settings):
         raise sys.modules["wandb"].Error("api_key not configured")
 
-    monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
+    monkeypatch.setattr(sys.modules["wandb"], "init", reject)
     for _ in range(2):  # the first run has not started it
         with refuses(ValueError, "api_key", "WANDB_MODE"):
             MetricsWriter(run.run_dir, trackers=make_trackers(run))
@@ -116,13 +116,13 @@ def test_missing_wandb_account_is_explained(run, calls, monkeypatch):
 def test_resumed_run_continues_if_wandb_is_unavailable(run, calls, monkeypatch, tmp_path):
     """For example, the run is started again at night and the network is down."""
 
-    def refuse(**settings):
+    def reject(**settings):
         raise sys.modules["wandb"].Error("connection refused")
 
     warned: list[str] = []
     write(run, 1, warned)
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["wandb"], "init", refuse)
+        patch.setattr(sys.modules["wandb"], "init", reject)
         write(run, 2, warned)
     write(run, 3, warned)
     (words,) = warned
