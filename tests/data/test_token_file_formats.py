@@ -1,4 +1,4 @@
-"""Token files of other programs: all give the same documents, and other files are refused."""
+"""Token files of other programs: all give the same documents, and other files are rejected."""
 
 import struct
 

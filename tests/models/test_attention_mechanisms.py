@@ -1,4 +1,4 @@
-"""A user's attention mechanism trains and decodes, and unsupported settings are refused."""
+"""A user's attention mechanism trains and decodes, and unsupported settings are rejected."""
 
 import jax
 import jax.numpy as jnp

@@ -144,7 +144,7 @@ def test_encoder_has_exactly_the_requested_heads(name):
     ],
 )
 def test_objective_with_unsupported_heads_raises(build, objective, missing, able):
-    """The message names a model that has the heads; the training run refuses them too."""
+    """The message names a model that has the heads; the training run rejects the model, too."""
     built = objective(IDS)
     model = build(64, built.facts.heads, **SMALL)
     with refuses(ValueError, *missing, f"models.{able}", "pretrax"):

@@ -1,4 +1,4 @@
-"""Invalid settings of `Config`, and settings without effect, are refused with a remedy."""
+"""Invalid settings of `Config`, and settings without effect, are rejected with a remedy."""
 
 import pytest
 

@@ -193,7 +193,7 @@ CASES = {
         mean_span_length=64,
         exempt={"noise is drawn": "a single span of fixed length is always at the end"},
     ),
-    "span_infeasible": _case(  # There are too few tokens to separate the spans.
+    "span_infeasible": _case(  # too few tokens to separate the spans
         "span_corruption", undo_spans, exact=True, noise_density=0.9, mean_span_length=1
     ),
     "span_anywhere": _case("span_corruption", undo_pieces, noise_density=0.4, placement="anywhere"),

@@ -1,4 +1,4 @@
-"""Settings, and vocabularies, that builders of objectives refuse."""
+"""Builders of objectives reject invalid settings and vocabularies."""
 
 import functools
 

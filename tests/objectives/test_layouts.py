@@ -40,7 +40,7 @@ BOS = 31_999  # not the padding id, so that a missing `bos` is noticed
 SLACK = 5  # number of stack slots that no feature fills
 MAX_DOCUMENTS = max(map(len, DOCUMENTS))
 
-# A layout depends on streams, not on objectives. There are some cases for each set of streams.
+# A layout depends on streams, not on objectives. Each set of streams has several cases.
 NAMES = [
     "causal",
     "masked_inputs",

@@ -478,7 +478,7 @@ def test_empty_spans_insert_mask():
 
 @pytest.mark.parametrize("build", [deshuffling, sentence_permutation, bart])
 def test_documents_beyond_max_documents_do_not_change_others(build):
-    """They cannot be refused inside `jit`, and their numbers leave no room for random bits."""
+    """`jit` cannot reject them, and their numbers leave no room for random bits."""
     tokens = np.random.default_rng(0).integers(2, 32_000, (2, 600)).astype(np.int32)
     alone = np.tile(np.arange(600) < 20, (2, 1)).astype(np.int32)
     among_many = np.tile(np.maximum(np.arange(600) - 18, 1), (2, 1)).astype(np.int32)

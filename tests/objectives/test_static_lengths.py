@@ -1,4 +1,4 @@
-"""Lengths are solved once, when a run is configured. Only this step refuses lengths."""
+"""Lengths are solved once, when a run is configured. Only this step rejects lengths."""
 
 import functools
 

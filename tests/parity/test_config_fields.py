@@ -1,4 +1,4 @@
-"""Import reads or refuses every field of a config.json that changes a model's outputs."""
+"""Import reads or rejects every field of a config.json that changes a model's outputs."""
 
 import functools
 import json

@@ -281,7 +281,7 @@ def their_answers(model, tokenizer, beams, **settings):
 )
 def test_generation_rules_of_model_files_match_transformers(name, rules, beams, tmp_path, capsys):
     values = RULES[rules] | dict(num_beams=beams)
-    if beams == 1:  # transformers refuses to save early_stopping without beams
+    if beams == 1:  # transformers cannot save early_stopping without beams
         values = {x: y for x, y in values.items() if x != "early_stopping"}
     if name == "gpt2":  # the forced first id needs a prompt of one token
         values = {x: y for x, y in values.items() if x != "forced_bos_token_id"}

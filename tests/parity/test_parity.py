@@ -413,7 +413,7 @@ def test_headless_decoder_is_imported_without_heads(tmp_path):
 
 
 def test_tied_config_with_different_lm_head_raises(tmp_path):
-    """As in `transformers`, this holds for any tensors; a tensor that differs is refused."""
+    """config.json decides, as in `transformers`, and an lm_head that differs is rejected."""
     reference("llama").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     tied = source._replace(config=source.config | {"tie_word_embeddings": True})

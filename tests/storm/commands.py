@@ -87,7 +87,7 @@ def storm(
       start_command: starts the command.
       draw: draws the moments.
       lasts: seconds that the command takes. If it finishes before a kill, it is not started again.
-      is_done: whether a killed command had completed its work. Some commands refuse to do the same
+      is_done: whether a killed command had completed its work. Some commands reject the same
         work again, so such a command is not started again.
     """
     moments = [draw.uniform(0.3, 1.0) * lasts for _ in range(KILLS)]

@@ -80,7 +80,7 @@ def test_damaged_checkpoint_file_falls_back_to_earlier_checkpoint(
     """The run continues from the earlier checkpoint, and a warning names the damaged checkpoint.
 
     It ends with the same state as an undisturbed run. Some errors of Orbax may not mean damage, for
-    example a key that another version might not write. The run is then refused, and the checkpoint
+    example a key that another version might not write. The run is then rejected, and the checkpoint
     is kept.
     """
     tiny.on_one_device(monkeypatch)

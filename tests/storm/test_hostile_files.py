@@ -1,4 +1,4 @@
-"""Malicious files are refused with a message, or have no effect beyond a wrong model.
+"""Malicious files are rejected with a message, or have no effect beyond a wrong model.
 
 Each test replaces a value in a JSON file that a command reads. The new value has another type or
 size, is a path that leads out of the folder, or is a terminal escape sequence.
