@@ -144,14 +144,14 @@ def run_chain(
     p = read_preparation([], given)
     object.__setattr__(p, "executor", executors.this_process)
     parts = running.parts_of(p)
-    before = blocks.EXAMPLES, blocks.EXAMPLE_CHARACTERS
+    before = blocks.EXAMPLES_PER_RULE, blocks.EXAMPLE_CHARACTERS
     if every_example:
-        blocks.EXAMPLES, blocks.EXAMPLE_CHARACTERS = 10**9, 10**9
+        blocks.EXAMPLES_PER_RULE, blocks.EXAMPLE_CHARACTERS = 10**9, 10**9
     try:
         (folder / out).mkdir()
         return running.run(p, *parts, 1, silent)
     finally:
-        blocks.EXAMPLES, blocks.EXAMPLE_CHARACTERS = before
+        blocks.EXAMPLES_PER_RULE, blocks.EXAMPLE_CHARACTERS = before
 
 
 @contextlib.contextmanager

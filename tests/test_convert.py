@@ -304,14 +304,14 @@ def test_training_continues_from_an_imported_model(tmp_path, capsys, monkeypatch
     tiny.on_one_device(monkeypatch)
     params = imported(tmp_path, llama())
     data = tiny.write_documents(tmp_path / "store")
-    one = tiny.Run(tmp_path, data, STEPS=1, PEAK=1e-9)
-    one.dir = tmp_path / "on"
-    one.values["RUN_DIR"] = str(one.dir)
-    scanned = one.arguments(models__decoder__scan_layers=True)  # like the import
+    run = tiny.Run(tmp_path, data, STEPS=1, PEAK=1e-9)
+    run.dir = tmp_path / "on"
+    run.values["RUN_DIR"] = str(run.dir)
+    scanned = run.arguments(models__decoder__scan_layers=True)  # like the import
     tiny.train_in_process([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
     output = capsys.readouterr().out.replace("\n", " ")
     assert f"Starting from step 0 of {tmp_path}/run" in output and "initialized" not in output
-    after = flattened(open_saved_model(str(one.dir), trusted=["tests"]).params)
+    after = flattened(open_saved_model(str(run.dir), trusted=["tests"]).params)
     for name, x in flattened(params).items():  # The step changes almost nothing.
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
 

@@ -142,11 +142,11 @@ def test_mixture_expands_to_its_tasks_without_duplicates():
 def test_answers_are_postprocessed_with_their_examples(monkeypatch):
     (task,) = evaluation_tasks("", names=["colors_shouted"])
     assert task.postprocess("red", 0, True) == "RED e" and task.postprocess("x", 3, False) == "X h"
-    one = trained("encoder_decoder", "text_to_text")
+    trained_model = trained("encoder_decoder", "text_to_text")
     for answers, right in ((task.targets, 1.0), (["red"] * 4, 0.5)):
         records = [{"answer": answer.swapcase()} for answer in answers]
         monkeypatch.setattr(task_scores, "answer", lambda *_, r=records: r)
-        found = score_task(one, task)
+        found = score_task(trained_model, task)
         assert found.metrics == {"exact_match": right}
         assert found.baseline == {"exact_match": 0.25}
 

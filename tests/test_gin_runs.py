@@ -48,10 +48,10 @@ def test_no_gin_file_binds_a_name_twice():
 @pytest.mark.slow
 @pytest.mark.parametrize("run", COMPLETE, ids=lambda path: path.stem)
 def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
-    one = planned(as_run(tiny.completed(str(run))))
-    state, step = lowered(one)
-    assert "mhlo.num_partitions = " + str(one.mesh.size) in step.as_text()[:2000]
-    if one.mesh.shape["fsdp"] > 1:
+    plan = planned(as_run(tiny.completed(str(run))))
+    state, step = lowered(plan)
+    assert "mhlo.num_partitions = " + str(plan.mesh.size) in step.as_text()[:2000]
+    if plan.mesh.shape["fsdp"] > 1:
         large = [x for x in jax.tree.leaves(state.params) if x.size > 1_000_000]
         assert large and not any(x.sharding.is_fully_replicated for x in large)
 
@@ -61,10 +61,10 @@ def test_shakespeare_chars_matches_the_cpu_run_of_nanogpt(tmp_path):
     (tmp_path / "text.txt").write_text("To be, or not to be, that is the question:\n" * 100)
     files = [f"FILES = '{tmp_path}/text.txt'", f"RUN_DIR = '{tmp_path}/run'"]
     run = read_run(["runs/shakespeare_chars.gin"], files)
-    one = tiny.planned(dataclasses.replace(run, mesh=lambda: tiny.mesh_of(1)))
-    assert "the last 10% of the tokens" in one.corpus.summary
-    assert (one.run.batch_size, one.run.steps, one.packing.limits[0].raw) == (12, 2000, 64)
-    params = abstract_state_of(one).shapes.params
+    plan = tiny.planned(dataclasses.replace(run, mesh=lambda: tiny.mesh_of(1)))
+    assert "the last 10% of the tokens" in plan.corpus.summary
+    assert (plan.run.batch_size, plan.run.steps, plan.packing.limits[0].raw) == (12, 2000, 64)
+    params = abstract_state_of(plan).shapes.params
     # nanoGPT counts 795,904 parameters, excluding positions and including its embedding of 65
     # characters.
     embedding = params["token_embedding"].size
@@ -84,9 +84,9 @@ def test_step_of_each_objective_traces_on_its_laptop_run(objective, steps):
     run = read_run([small, str(objective)])
     if run == read_run([small]):  # The test above lowers its step.
         return
-    one = planned(run)
-    features = tuple(sorted(abstract_batch(one)))
-    learned, groups = one.recipe.objective, len(one.recipe.groups)
+    plan = planned(run)
+    features = tuple(sorted(abstract_batch(plan)))
+    learned, groups = plan.recipe.objective, len(plan.recipe.groups)
     # If these are the same, only the corruption differs.
     step = (
         small,
@@ -98,7 +98,7 @@ def test_step_of_each_objective_traces_on_its_laptop_run(objective, steps):
     )
     if step not in steps:
         steps.add(step)
-        traced(one)
+        traced(plan)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)

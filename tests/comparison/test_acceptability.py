@@ -157,8 +157,8 @@ def test_blimp_files_are_read_and_scored_by_kind(tmp_path):
     (tmp_path / "agreement.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     pairs = blimp_pairs(str(tmp_path), 2)
     assert pairs == [MinimalPair("agreement", f"{x} is", f"{x} are") for x in "ab"]
-    one = trained("decoder", "causal_lm")
-    _, kind = minimal_pairs(subject_of(one), blimp=str(tmp_path))
+    trained_model = trained("decoder", "causal_lm")
+    _, kind = minimal_pairs(subject_of(trained_model), blimp=str(tmp_path))
     assert kind.name == "minimal_pairs/agreement"
     (tmp_path / "wrong.jsonl").write_text('{"good": "a"}\n')
     with refuses(ValueError, "wrong.jsonl", "1", "sentence_good"):

@@ -44,13 +44,17 @@ def test_pair_head_is_scored_by_its_first_class(monkeypatch):
     def class_probabilities(_, pairs):
         return [[("swapped", q := 0.1 + 0.8 * (p != TEXTS)), ("in order", 1 - q)] for p in pairs]
 
-    one = subject(objective="sentence_order_prediction")
+    model_subject = subject(objective="sentence_order_prediction")
     monkeypatch.setattr(belonging_texts, "judge", class_probabilities)
-    figures = belonging_texts.synthetic_pairs(one)
+    figures = belonging_texts.synthetic_pairs(model_subject)
     assert [figure.value for figure in figures] == [0.5, 0.5, 1.0]
     assert figures[0].note == "2 pairs, judged by the model's head"
     monkeypatch.setattr(belonging_texts, "judge", judge)  # the same, in any order
-    assert [figure.value for figure in belonging_texts.synthetic_pairs(one)] == [0.5, 0.5, 0.5]
+    assert [figure.value for figure in belonging_texts.synthetic_pairs(model_subject)] == [
+        0.5,
+        0.5,
+        0.5,
+    ]
 
 
 @pytest.mark.parametrize(

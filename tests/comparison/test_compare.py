@@ -275,9 +275,9 @@ def test_unfinished_run_has_no_cost_and_no_figures(copied_comparison):
     file, _ = copied_comparison
     result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
     atomic_writes.write_record(result, atomic_writes.read_json(result) | {"finished": False})
-    one = read_comparison(file, trusted=["tests"])
-    of = {v: read_facts(one.directory, v) for v in one.variants}
-    found = results_of(one, trials_of(one, runs_of_variants(one), of))
+    comparison = read_comparison(file, trusted=["tests"])
+    of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
+    found = results_of(comparison, trials_of(comparison, runs_of_variants(comparison), of))
     seeds = [(run.variant, run.seed) for run in found.runs]
     assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
 
@@ -285,9 +285,9 @@ def test_unfinished_run_has_no_cost_and_no_figures(copied_comparison):
 @pytest.mark.slow
 def test_trial_state_reads_each_file_once(copied_comparison):
     """Data that was read before stays unchanged, although the files are gone."""
-    one = read_comparison(copied_comparison[0], trusted=["tests"])
-    of = {v: read_facts(one.directory, v) for v in one.variants}
-    trial, *_ = trials_of(one, runs_of_variants(one), of)
+    comparison = read_comparison(copied_comparison[0], trusted=["tests"])
+    of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
+    trial, *_ = trials_of(comparison, runs_of_variants(comparison), of)
     state = trial.state
     assert state.is_complete and state.last_step == trial.run.steps
     names = set(state.evaluation_metrics)
@@ -325,11 +325,13 @@ def test_several_budgets_set_the_steps_and_are_fitted_as_one_law(tmp_path, monke
         "comparison.Comparison.budget = {'a': @a/budgets.text_tokens, 'b': @b/budgets.text_tokens}"
     )
     file = small.write(tmp_path, both, *lines)
-    one = read_comparison(file, ["SEEDS = [0]"], trusted=["tests"])
+    comparison = read_comparison(file, ["SEEDS = [0]"], trusted=["tests"])
     small.run_trials_in_process(monkeypatch)
     monkeypatch.setattr(trials, "train_and_measure", lambda trial: failures.FAILED)
     assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 1
-    steps = {v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(one)}
+    steps = {
+        v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(comparison)
+    }
     assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
     output = " ".join(capsys.readouterr().out.split())
     assert "in nats per target" in output and "variants differ in" not in output
@@ -476,9 +478,9 @@ def test_figures_of_code_that_changed_meanwhile_are_measured_again(written, monk
 
 @pytest.mark.slow
 def test_failure_note_names_the_missing_steps_or_figures(copied_comparison, monkeypatch):
-    one = read_comparison(copied_comparison[0], trusted=["tests"])
-    of = {v: read_facts(one.directory, v) for v in one.variants}
-    trial, *_ = trials_of(one, runs_of_variants(one), of)
+    comparison = read_comparison(copied_comparison[0], trusted=["tests"])
+    of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
+    trial, *_ = trials_of(comparison, runs_of_variants(comparison), of)
 
     def noted(trial, status=0) -> str:
         worker_processes.note_failure(trial, status)
@@ -599,12 +601,12 @@ def test_sigterm_makes_worker_processes_save_and_end(tmp_path):
 def test_cluster_job_reports_failures_and_rejections(copied_comparison):
     """Jobs run by submitit's executor of processes on this machine."""
     file, _ = copied_comparison
-    one = read_comparison(file, ["small.norm.power = 4"])
-    runs = {"small": runs_of_variants(one)["small"]}
+    comparison = read_comparison(file, ["small.norm.power = 4"])
+    runs = {"small": runs_of_variants(comparison)["small"]}
     trusted = ("tests.training.tiny", "tests.comparison.small")
-    trial, *_ = trials_of(one, runs, {"small": small.facts(6)}, trusted)
+    trial, *_ = trials_of(comparison, runs, {"small": small.facts(6)}, trusted)
     trial = trial._replace(eval_metrics=(small.refusing, len))
-    start = cluster.starter(one.directory, cluster.JobOptions(minutes=5), cluster="local")
+    start = cluster.starter(comparison.directory, cluster.JobOptions(minutes=5), cluster="local")
     failed = worker_processes.run_trials([trial], start, [[0]], lambda *_: None)
     assert failed == [trial] and "has no len" in failures.failure_of(trial.run.run_dir)
     assert trial.state.refusals == {"refusing": "no such model can be measured"}

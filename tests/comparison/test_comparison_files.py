@@ -106,8 +106,8 @@ def test_noise_schedule_ends_with_the_run(named):
 def test_every_variant_can_be_planned_and_measured(named):
     name, comparison, runs = named
     for variant, run in runs.items():
-        one = planned(run)
-        can = computable(one, ROW_TOKENS)
+        plan = planned(run)
+        can = computable(plan, ROW_TOKENS)
         for eval_metric in map(as_partial, comparison.eval_metrics):
             kind = eval_metric.function.__name__
             assert EVAL_METRICS[kind] is eval_metric.function
@@ -119,9 +119,9 @@ def test_every_variant_can_be_planned_and_measured(named):
                 assert asked <= set(can) or may_lack, (variant, asked, can)
             if kind in LIKELIHOODS and (name, variant) not in NO_LIKELIHOOD:
                 trained = SimpleNamespace(
-                    ids=IDS, prompt_forms=one.recipe.objective.facts.prompt_forms
+                    ids=IDS, prompt_forms=plan.recipe.objective.facts.prompt_forms
                 )
-                subject = SimpleNamespace(trained=trained, plan=one)
+                subject = SimpleNamespace(trained=trained, plan=plan)
                 by_noise = kind != "fill_in" and is_bounded_by_noise(subject)
                 assert by_noise or likelihood_form(trained), (variant, kind)
 
@@ -139,7 +139,7 @@ def test_synthetic_documents_fit_a_row(named):
         corpus = as_partial(run.corpus)
         if corpus.function is not synthetic_documents:
             continue
-        one = planned(run)
-        most = max(limits.longest[0][-1] for limits in one.packing.limits.values())
-        longest = most_words(corpus.settings["task"]) + (one.packing.end_of_document is not None)
+        plan = planned(run)
+        most = max(limits.longest[0][-1] for limits in plan.packing.limits.values())
+        longest = most_words(corpus.settings["task"]) + (plan.packing.end_of_document is not None)
         assert longest <= most, variant

@@ -43,8 +43,8 @@ def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, un
 
 def test_baseline_uses_token_frequencies_of_training_text():
     """The training text is aab, aab, …: 16 of 24 tokens are an a. One is added to every count."""
-    one = trained("decoder", "causal_lm")
-    (figure,) = bits_per_byte(subject(one, corpus(["ac"])), tokens=3)
+    trained_model = trained("decoder", "causal_lm")
+    (figure,) = bits_per_byte(subject(trained_model, corpus(["ac"])), tokens=3)
     expected = -math.log2(17 / (24 + IDS.size)) - math.log2(1 / (24 + IDS.size))
     assert figure.baseline == pytest.approx(expected / 2)
 
@@ -108,13 +108,13 @@ def test_diffusion_bound_is_the_mean_over_all_orders(monkeypatch):
 
 def test_diffusion_bound_matches_an_enumeration_of_hidden_sets(monkeypatch):
     """The nats of a text of 3 tokens are enumerated over all sets of hidden tokens."""
-    one = trained("encoder", "masked_diffusion")
+    trained_model = trained("encoder", "masked_diffusion")
     tokens = np.array(CODEC.encode("tea"), np.int32)
     ways = [way for k in (1, 2, 3) for way in itertools.combinations(range(3), k)]
-    nats = module.hidden_log_probs(one, [(tokens, way) for way in ways])
+    nats = module.hidden_log_probs(trained_model, [(tokens, way) for way in ways])
     by_count = {k: [-x.sum() * 3 / k for x in nats if x.size == k] for k in (1, 2, 3)}
     expected = np.mean([np.mean(nats_of_count) for nats_of_count in by_count.values()])
-    found = module.diffusion_nats(one, [tokens] * 40, 6)
+    found = module.diffusion_nats(trained_model, [tokens] * 40, 6)
     assert found.total / 40 == pytest.approx(expected, abs=max(4 * found.error / 40, 1e-4))
 
 
@@ -173,8 +173,12 @@ def test_mixture_uses_its_member_with_an_exact_likelihood():
 
 
 def test_noise_of_a_narrow_range_is_rejected():
-    one = trained("decoder", "block_diffusion")
+    trained_model = trained("decoder", "block_diffusion")
     with refuses(ValueError, "lowest_rate", ".001"):
-        bits_per_byte(subject_of_run(one, "block_diffusion", lowest_rate=0.3, highest_rate=0.8))
-    exact = subject_of_run(one, "block_diffusion", block_size=1, lowest_rate=0.5, highest_rate=0.9)
+        bits_per_byte(
+            subject_of_run(trained_model, "block_diffusion", lowest_rate=0.3, highest_rate=0.8)
+        )
+    exact = subject_of_run(
+        trained_model, "block_diffusion", block_size=1, lowest_rate=0.5, highest_rate=0.9
+    )
     assert exact.plan.recipe.objective.facts.bound == "tokens"

@@ -32,8 +32,8 @@ def test_causal_model_has_one_target_per_token():
 def test_masked_model_has_one_target_per_hidden_token():
     encoder = models.encoder(128, **SIZES)
     for rate in (0.1, 0.4):
-        one = planned(encoder, masked_lm(IDS, rate=rate), encoder=32)
-        (found,) = targets_per_token(one, 3).values()
+        plan = planned(encoder, masked_lm(IDS, rate=rate), encoder=32)
+        (found,) = targets_per_token(plan, 3).values()
         assert found == pytest.approx(rate, abs=0.04)
 
 
@@ -41,10 +41,10 @@ def test_heads_for_tokens_ahead_count_their_own_targets():
     """A document of n tokens has n next tokens, n - 1 second tokens and n - 2 third tokens."""
     ahead = multi_token_prediction(tiny.IDS, tokens=3)
     model = models.decoder(128, ahead.facts.heads, **SIZES | dict(num_layers=2))
-    one = planned(model, ahead, decoder=32)
-    rows = next(open_batches(one))[0]
+    plan = planned(model, ahead, decoder=32)
+    rows = next(open_batches(plan))[0]
     tokens = (rows.segments > 0).sum()
-    found = targets_per_token(one, 1)
+    found = targets_per_token(plan, 1)
     assert len(found) == 3 and found["tokens"] == 1.0
     ends = sorted(round((1 - share) * int(tokens)) for share in found.values())
     assert ends[0] == 0 and ends[1] * 2 == ends[2] > 0

@@ -37,23 +37,25 @@ def learned(one, peaks=(0.1,), steps=12, draws=(range(40),)):
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", OBJECTIVES)
 def test_every_layout_learns_reproducibly(builder):
-    one = trained(builder, OBJECTIVES[builder])
-    found = learned(one)
+    trained_model = trained(builder, OBJECTIVES[builder])
+    found = learned(trained_model)
     assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 1]]
     if builder == "decoder":
-        assert np.array_equal(learned(one).predict(TEXTS, None), found.predict(TEXTS, None))
+        assert np.array_equal(
+            learned(trained_model).predict(TEXTS, None), found.predict(TEXTS, None)
+        )
 
 
 @pytest.mark.slow
 def test_text_head_is_linear_in_the_mean_state_of_its_text():
-    one = trained("encoder", "masked_lm")
-    rows = finetuning_recipe.text_rows(one, ["abc", "some more"], None, tokens=8)
+    trained_model = trained("encoder", "masked_lm")
+    rows = finetuning_recipe.text_rows(trained_model, ["abc", "some more"], None, tokens=8)
     kernel = np.random.default_rng(0).normal(size=(16, 3))
-    params = {"model": one.params, "head": {"kernel": kernel, "bias": np.arange(3.0)}}
+    params = {"model": trained_model.params, "head": {"kernel": kernel, "bias": np.arange(3.0)}}
     logits = finetuning_recipe.class_logits(
-        one.model, params, *finetuning_recipe.row_batch(one, rows)
+        trained_model.model, params, *finetuning_recipe.row_batch(trained_model, rows)
     )
-    (pooled,) = text_features(one, ["abc", "some mor"], [-1], "mean").values()
+    (pooled,) = text_features(trained_model, ["abc", "some mor"], [-1], "mean").values()
     np.testing.assert_allclose(logits, pooled @ kernel + np.arange(3.0), atol=1e-4)
 
 
@@ -86,18 +88,18 @@ def test_every_example_is_used_once_per_epoch():
 
 @pytest.mark.slow
 def test_word_head_is_linear_in_the_last_state_of_its_word():
-    one = trained("decoder", "causal_lm")
+    trained_model = trained("decoder", "causal_lm")
     texts, words = ["ab cd ef", "ab cd ef", "ab cd ef gh"], [(0, 2), (3, 5), (9, 11)]
-    rows = finetuning_recipe.text_rows(one, texts, words, tokens=8)
-    params = {"model": one.params, "head": {"kernel": np.eye(16), "bias": np.zeros(16)}}
+    rows = finetuning_recipe.text_rows(trained_model, texts, words, tokens=8)
+    params = {"model": trained_model.params, "head": {"kernel": np.eye(16), "bias": np.zeros(16)}}
     logits = finetuning_recipe.class_logits(
-        one.model, params, *finetuning_recipe.row_batch(one, rows)
+        trained_model.model, params, *finetuning_recipe.row_batch(trained_model, rows)
     )
     passages = [Tagged(text, (word,), ("name",)) for text, word in zip(texts, words)]
-    (states,) = word_features(one, passages[:2], [-1]).values()
+    (states,) = word_features(trained_model, passages[:2], [-1]).values()
     np.testing.assert_allclose(logits[:2], states, atol=1e-4)
     # A word that is cut off is represented by its last remaining token, that of "f".
-    (last,) = word_features(one, [passages[0]._replace(words=((6, 8),))], [-1]).values()
+    (last,) = word_features(trained_model, [passages[0]._replace(words=((6, 8),))], [-1]).values()
     np.testing.assert_allclose(logits[2:], last, atol=1e-4)
 
 
@@ -110,11 +112,11 @@ def test_each_draw_learns_only_from_its_own_examples():
 
 
 def test_from_scratch_parameters_depend_only_on_the_seed():
-    one = trained("decoder", "causal_lm")
-    first, again, other = (from_scratch(one, seed) for seed in (0, 0, 1))
+    trained_model = trained("decoder", "causal_lm")
+    first, again, other = (from_scratch(trained_model, seed) for seed in (0, 0, 1))
     shapes = lambda x: jax.tree.map(np.shape, x.params)  # noqa: E731
-    assert shapes(first) == shapes(one)
-    embeddings = [x.params["token_embedding"] for x in (first, again, other, one)]
+    assert shapes(first) == shapes(trained_model)
+    embeddings = [x.params["token_embedding"] for x in (first, again, other, trained_model)]
     assert np.array_equal(embeddings[0], embeddings[1])
     assert not np.allclose(embeddings[0], embeddings[2])
     assert not np.allclose(embeddings[0], embeddings[3])

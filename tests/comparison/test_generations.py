@@ -119,8 +119,8 @@ def test_sampling_unmasks_in_random_order_without_top_p():
 
 @pytest.mark.slow
 def test_infilling_is_deterministic():
-    one = model_of("fill_in_the_middle")
-    first, second = (infilling(one, prompts=2, max_new=3) for _ in range(2))
+    model_subject = model_of("fill_in_the_middle")
+    first, second = (infilling(model_subject, prompts=2, max_new=3) for _ in range(2))
     assert first == second and first[0].name == "infilling"
 
 

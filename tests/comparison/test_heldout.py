@@ -59,9 +59,9 @@ def subject(layout: str):
 
 
 def scores(layout, objective, params=None):
-    one = subject(layout)
-    evaluate = evaluator_under(one.plan, objective, TOKENS, ROW)
-    return evaluate(one.saved.params if params is None else params)
+    model_subject = subject(layout)
+    evaluate = evaluator_under(model_subject.plan, objective, TOKENS, ROW)
+    return evaluate(model_subject.saved.params if params is None else params)
 
 
 @pytest.mark.slow
@@ -142,9 +142,11 @@ def test_terms_without_a_baseline_are_left_out_of_the_mean(monkeypatch):
 def test_note_names_the_objectives_of_training(trained, note, monkeypatch):
     score = Score("all", "tokens", 1.0, 2.0, 10)
     monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
-    one = subject("encoder_decoder")
-    recipe = one.plan.recipe._replace(objective=trained(tiny.IDS))
-    run = types.SimpleNamespace(plan=one.plan._replace(recipe=recipe), saved=one.saved)
+    model_subject = subject("encoder_decoder")
+    recipe = model_subject.plan.recipe._replace(objective=trained(tiny.IDS))
+    run = types.SimpleNamespace(
+        plan=model_subject.plan._replace(recipe=recipe), saved=model_subject.saved
+    )
     mean, *_ = loss_under(run, objectives=["span_corruption", "prefix_lm"], row_tokens=ROW)
     assert mean.note == note and mean.value == 0.5
 

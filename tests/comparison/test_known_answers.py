@@ -75,10 +75,10 @@ def test_questions_depend_on_the_seed_of_the_run(monkeypatch):
 
 
 def test_runs_without_synthetic_questions_and_classifiers_are_rejected():
-    one = trained("decoder", "causal_lm")
+    trained_model = trained("decoder", "causal_lm")
     for corpus, named in ((None, "none"), (Partial(python_library), "python_library")):
         with refuses(ValueError, named, "corpora.synthetic_documents"):
-            known_answers.synthetic_questions(subject_of(one, corpus=corpus))
+            known_answers.synthetic_questions(subject_of(trained_model, corpus=corpus))
     with refuses(ValueError, "classify"):
         classifier = trained("encoder", "sequence_classification", num_classes=3)
         known_answers.figures_of_questions("synthetic_questions", classifier, QUESTIONS)

@@ -40,8 +40,8 @@ def test_likelihood_kind_follows_the_objective(builder, names, kind):
 
 
 def test_mixture_uses_its_completing_member():
-    one = trained("encoder_decoder", "span_corruption", "prefix_lm")
-    assert likelihood_form(one).form.mode == "complete"
+    trained_model = trained("encoder_decoder", "span_corruption", "prefix_lm")
+    assert likelihood_form(trained_model).form.mode == "complete"
     with refuses(ValueError, "embed", "likelihood"):
         likelihood_form(trained("encoder", "contrastive"))
 
@@ -59,19 +59,19 @@ def test_mixture_uses_its_completing_member():
 )
 def test_log_probs_match_score_with_training_prompts(builder, name, given, rest):
     """The log-probabilities equal those of `score`, which adds end-of-sequence to an answer."""
-    one = trained(builder, name)
+    trained_model = trained(builder, name)
     texts = CODEC.encode(GIVEN), CODEC.encode(REST)
-    (found,) = log_probs(one, likelihood_form(one), [texts])
-    (expected,) = score(one, [(given, rest)])
+    (found,) = log_probs(trained_model, likelihood_form(trained_model), [texts])
+    (expected,) = score(trained_model, [(given, rest)])
     ends = 0 if name == "causal_lm" else 1
     expected = expected.log_probs[: len(expected.log_probs) - ends][-len(REST) :]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_masked_model_predicts_each_token_from_all_others():
-    one = trained("encoder", "masked_lm")
+    trained_model = trained("encoder", "masked_lm")
     texts = [(CODEC.encode("Ada"), CODEC.encode("it")), ([], CODEC.encode("Adait"))]
-    first, second = log_probs(one, likelihood_form(one), texts)
-    (expected,) = score(one, [("", "Adait")])
+    first, second = log_probs(trained_model, likelihood_form(trained_model), texts)
+    (expected,) = score(trained_model, [("", "Adait")])
     np.testing.assert_allclose(second, expected.log_probs, rtol=1e-5)
     np.testing.assert_allclose(first, expected.log_probs[3:], rtol=1e-5)

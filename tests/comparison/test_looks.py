@@ -179,8 +179,8 @@ def test_seeds_run_up_to_the_deciding_look(monkeypatch, decided, failing, expect
         return [trial for trial in batch if trial.seed in failing]
 
     monkeypatch.setattr(comparing, "ends_early", lambda _, finished: len(finished) >= 2 * decided)
-    one = compared(seeds=range(8), looks=[3, 5])
-    finished, failed = comparing.run_to_the_last_look(one, trials, run_trials)
+    comparison = compared(seeds=range(8), looks=[3, 5])
+    finished, failed = comparing.run_to_the_last_look(comparison, trials, run_trials)
     assert begun == run and len(finished) == 2 * expected
     assert [trial.seed for trial in failed] == [seed for seed in failing for _ in "ab"]
 

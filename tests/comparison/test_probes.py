@@ -67,23 +67,23 @@ def test_invalid_probe_settings_and_features_are_rejected():
 
 
 def test_word_features_are_the_states_of_last_word_slots():
-    one = trained("encoder", "masked_lm")  # The model reads bytes after [CLS].
+    trained_model = trained("encoder", "masked_lm")  # The model reads bytes after [CLS].
     passage = Tagged("né = 1\n", ((0, 2), (3, 4), (5, 6)), ("name", "operator", "number"))
-    ((_, row),) = frozen.states(one, [passage.text])
-    assert frozen.word_slots(one, passage, row) == [3, 5, 7]  # é has two bytes.
-    (found,) = frozen.word_features(one, [passage, passage], [-1]).values()
+    ((_, row),) = frozen.states(trained_model, [passage.text])
+    assert frozen.word_slots(trained_model, passage, row) == [3, 5, 7]  # é has two bytes.
+    (found,) = frozen.word_features(trained_model, [passage, passage], [-1]).values()
     np.testing.assert_allclose(found, np.tile(row.layers[0, [3, 5, 7]], (2, 1)), atol=1e-5)
 
 
 def test_pooled_features_match_hand_computed_values():
-    one = trained("decoder", "causal_lm")
-    ((_, row),) = frozen.states(one, ["abc"])
+    trained_model = trained("decoder", "causal_lm")
+    ((_, row),) = frozen.states(trained_model, ["abc"])
     for pooling, expected in {
         "mean": row.layers[0, row.text].mean(0),
         "first": row.layers[0, 0],
         "last": row.layers[0, -1],
     }.items():
-        (found,) = frozen.text_features(one, ["abc", "abc"], [-1], pooling).values()
+        (found,) = frozen.text_features(trained_model, ["abc", "abc"], [-1], pooling).values()
         np.testing.assert_allclose(found, [expected, expected], atol=1e-5)
 
 

@@ -49,10 +49,10 @@ def rows(found):
     ],
 )
 def test_answers_are_scored_with_training_prompts(builder, objective, blanked, opened):
-    one = trained(builder, objective)
+    trained_model = trained(builder, objective)
     for question, pairs in ((BLANKED, blanked), (OPEN, opened)):
-        (found,) = answer_log_probs(one, [question])
-        expected = rows([scored.log_probs for scored in score(one, pairs)])
+        (found,) = answer_log_probs(trained_model, [question])
+        expected = rows([scored.log_probs for scored in score(trained_model, pairs)])
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
@@ -63,25 +63,35 @@ def test_prefix_model_scores_a_blank_without_preceding_words(builder, before):
 
     Nothing is refused. The answer does not have to end the document, as for a causal model.
     """
-    one = trained(builder, "prefix_lm")
-    (found,) = answer_log_probs(one, [Question(f"{before}<extra_id_0>!", ("he", "she"))])
-    inputs = [*one.encode(before), one.ids.eos]
-    rests = [one.encode(f"{answer}!") for answer in ("he", "she")]
+    trained_model = trained(builder, "prefix_lm")
+    (found,) = answer_log_probs(trained_model, [Question(f"{before}<extra_id_0>!", ("he", "she"))])
+    inputs = [*trained_model.encode(before), trained_model.ids.eos]
+    rests = [trained_model.encode(f"{answer}!") for answer in ("he", "she")]
     expected = rows(
-        scoring.answer_log_probs(one, [(Prompt(inputs, rest), len(rest)) for rest in rests])
+        scoring.answer_log_probs(
+            trained_model, [(Prompt(inputs, rest), len(rest)) for rest in rests]
+        )
     )
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_all_tokens_of_a_masked_answer_are_hidden_at_once():
-    one = trained("encoder", "masked_lm")  # The model reads bytes.
-    found = answer_log_probs(one, [BLANKED, OPEN])
-    (ending,) = answer_log_probs(one, [OPEN._replace(after=" of")])  # as documents end in training
-    whole = [(one.encode(f"so {word} of"), [*range(3, 3 + len(word))]) for word in OPEN.answers]
-    whole = [([*tokens, one.ids.eos], slots) for tokens, slots in whole]
-    np.testing.assert_allclose(ending, rows(hidden_log_probs(one, whole)), atol=1e-4)
+    trained_model = trained("encoder", "masked_lm")  # The model reads bytes.
+    found = answer_log_probs(trained_model, [BLANKED, OPEN])
+    (ending,) = answer_log_probs(
+        trained_model, [OPEN._replace(after=" of")]
+    )  # as documents end in training
+    whole = [
+        (trained_model.encode(f"so {word} of"), [*range(3, 3 + len(word))]) for word in OPEN.answers
+    ]
+    whole = [([*tokens, trained_model.ids.eos], slots) for tokens, slots in whole]
+    np.testing.assert_allclose(ending, rows(hidden_log_probs(trained_model, whole)), atol=1e-4)
     texts = [("so he!", [3, 4]), ("so she!", [3, 4, 5]), ("so he", [3, 4]), ("so she", [3, 4, 5])]
-    expected = rows(hidden_log_probs(one, [(one.encode(text), slots) for text, slots in texts]))
+    expected = rows(
+        hidden_log_probs(
+            trained_model, [(trained_model.encode(text), slots) for text, slots in texts]
+        )
+    )
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
 
 
@@ -154,13 +164,13 @@ def test_classifiers_and_invalid_settings_are_rejected():
 
 
 def test_fill_in_the_middle_model_scores_the_middle():
-    one = trained("decoder", "fill_in_the_middle")
-    found = np.concatenate(answer_log_probs(one, [BLANKED, OPEN]))
-    before, after, middle = one.ids.fim
-    given = [before, *one.encode("so "), after, *one.encode("!"), middle]
-    rests = [[*one.encode(word), one.ids.eos] for word in BLANKED.answers]
+    trained_model = trained("decoder", "fill_in_the_middle")
+    found = np.concatenate(answer_log_probs(trained_model, [BLANKED, OPEN]))
+    before, after, middle = trained_model.ids.fim
+    given = [before, *trained_model.encode("so "), after, *trained_model.encode("!"), middle]
+    rests = [[*trained_model.encode(word), trained_model.ids.eos] for word in BLANKED.answers]
     asked = [(Prompt([], [*given, *rest]), len(rest)) for rest in rests]
-    whole = [one.encode(f"so {word}") for word in OPEN.answers]
+    whole = [trained_model.encode(f"so {word}") for word in OPEN.answers]
     asked += [(Prompt([], tokens), len(tokens) - 3) for tokens in whole]
-    expected = rows(scoring.answer_log_probs(one, asked))
+    expected = rows(scoring.answer_log_probs(trained_model, asked))
     np.testing.assert_allclose(found, expected, atol=1e-4)

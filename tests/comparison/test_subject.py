@@ -50,7 +50,7 @@ def test_nested_corpus_is_checked():
 
 
 def test_run_that_holds_out_the_files_is_accepted():
-    one = trained("decoder", "causal_lm")
+    trained_model = trained("decoder", "causal_lm")
     of_others = Partial(text_files, heldout_every=40)  # It holds out its own files.
     for corpus in (None, of_others, python_library, Partial(docstring_pairs, heldout_every=10)):
-        subject_of(one, corpus=corpus).check_library_unseen()
+        subject_of(trained_model, corpus=corpus).check_library_unseen()

@@ -96,8 +96,8 @@ def test_bag_of_words_baseline_is_high_for_topics_and_near_chance_for_order():
 @pytest.mark.slow
 def test_pair_accuracy_is_deterministic(monkeypatch):
     monkeypatch.setattr(text_pairs, "bags_of", functools.partial(bags_of, most=20))
-    one = subject(next_sentence_prediction)
-    first, second = (pair_accuracy(one, **SMALLEST) for _ in range(2))
+    model_subject = subject(next_sentence_prediction)
+    first, second = (pair_accuracy(model_subject, **SMALLEST) for _ in range(2))
     assert first == second
     assert first[0].note.startswith("64 pairs")
 

@@ -150,15 +150,15 @@ def test_diverged_value_loses_and_all_diverged_raises():
 @pytest.fixture
 def compared(tmp_path):
     """Returns a comparison with tuning whose variants have been planned with 40 steps each."""
-    one = read_comparison(small.write(tmp_path, *LINES))
+    comparison = read_comparison(small.write(tmp_path, *LINES))
     planned = {}
-    for variant, run in runs_of_variants(one).items():
+    for variant, run in runs_of_variants(comparison).items():
         planned[variant] = VariantFacts(
             settings_text(run), "text_tokens(number=1,500)", 40, 1, 1, 1, "cpu",
-            tuning=facts.tuning_text(one),
+            tuning=facts.tuning_text(comparison),
         )  # fmt: skip
-        facts.write_facts(one.directory, variant, planned[variant])
-    return one, planned
+        facts.write_facts(comparison.directory, variant, planned[variant])
+    return comparison, planned
 
 
 def loss_of(trial) -> float:

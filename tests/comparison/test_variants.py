@@ -57,28 +57,30 @@ def test_comparison_round_trips_through_gin(compared, tmp_path):
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
 def test_every_built_in_comparison_has_runs_and_round_trips(name, tmp_path):
-    one = read_comparison(name)
-    assert len(runs_of_variants(one)) == len(trained_variants(one)) > 1
-    (tmp_path / "comparison.gin").write_text(comparison_text(one))
-    assert read_comparison(str(tmp_path / "comparison.gin")) == one
+    comparison = read_comparison(name)
+    assert len(runs_of_variants(comparison)) == len(trained_variants(comparison)) > 1
+    (tmp_path / "comparison.gin").write_text(comparison_text(comparison))
+    assert read_comparison(str(tmp_path / "comparison.gin")) == comparison
 
 
 def test_corpus_seed_follows_the_seed_of_the_run():
     """Also if the corpus is within another one."""
-    one = read_comparison("masking_rate")
-    of = runs_of_variants(one)
+    comparison = read_comparison("masking_rate")
+    of = runs_of_variants(comparison)
     outer = {v: Partial(validation_split, corpus=run.corpus) for v, run in of.items()}
     within = {v: dataclasses.replace(run, corpus=outer[v]) for v, run in of.items()}
     for runs in (of, within):
-        for trial in trials_of(one, runs, dict.fromkeys(runs, small.facts(6))):
+        for trial in trials_of(comparison, runs, dict.fromkeys(runs, small.facts(6))):
             corpus = dict(flattened("", trial.run.corpus))
             assert {x for name, x in corpus.items() if name.endswith(".seed")} == {trial.seed}
 
 
 def test_command_line_overrides_fields_but_not_base_macros(compared, tmp_path):
     file = small.write(tmp_path)
-    one = read_comparison(file, ["SEEDS = [7]", "budgets.text_tokens.number = 3000"])
-    assert one.seeds == [7] and one.budget == Partial(budgets.text_tokens, number=3000)
+    comparison = read_comparison(file, ["SEEDS = [7]", "budgets.text_tokens.number = 3000"])
+    assert comparison.seeds == [7] and comparison.budget == Partial(
+        budgets.text_tokens, number=3000
+    )
     with refuses(ValueError, "STEPS = 3"):
         read_comparison(file, ["STEPS = 3"])
 
@@ -413,13 +415,13 @@ def test_seconds_budget_gives_steps(planned, monkeypatch):
 
 def test_budget_within_the_warm_up_is_rejected_with_a_sufficient_one(compared):
     longer = [*compared.base, "optimizers.warmup_constant.warmup_steps = 30"]
-    one = tiny.planned(
+    plan = tiny.planned(
         runs_of_variants(dataclasses.replace(compared, base=[*longer, "STEPS = 31"]))["small"]
     )
     with refuses(ValueError, "6", "31", "budgets.text_tokens.number") as error:
-        budgets.text_tokens(one, number=1500)
+        budgets.text_tokens(plan, number=1500)
     enough = int(re.search("to ([0-9,]+) or more", str(error.value))[1].replace(",", ""))
-    assert 31 <= budgets.text_tokens(one, number=enough) <= 32
+    assert 31 <= budgets.text_tokens(plan, number=enough) <= 32
 
 
 def test_comparison_package_loads_neither_jax_nor_gin():

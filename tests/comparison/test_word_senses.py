@@ -56,12 +56,15 @@ def test_words_with_most_uses_in_both_meanings_come_first():
 
 
 def test_uses_of_a_word_have_the_same_tokens_at_the_same_position(uses):
-    one = trained("encoder", "masked_lm")
-    placed = placed_uses(one, frequent_uses(uses, 4)[0], uses=4, context=8)
+    trained_model = trained("encoder", "masked_lm")
+    placed = placed_uses(trained_model, frequent_uses(uses, 4)[0], uses=4, context=8)
     assert [use.meaning for use in placed] == [PROSE, CODE] * 4
     (word,) = {use.word for use in placed}
     for use in placed:
-        assert one.decode(use.tokens[8:-8]).strip() == word and use.end == len(use.tokens) - 9
+        assert (
+            trained_model.decode(use.tokens[8:-8]).strip() == word
+            and use.end == len(use.tokens) - 9
+        )
     assert len({(use.word_tokens, use.end, len(use.tokens)) for use in placed}) == 1
 
 

@@ -101,8 +101,8 @@ def test_token_limit_leaves_room_for_sentinel_and_end(monkeypatch):
             return [{"blanks": fill_blanks(item["text"], text)[1]} for item in items]
 
         monkeypatch.setattr(generations, "answer", answer)
-        one = subject("encoder_decoder", "span_corruption", of=sign_questions)
-        assert written_answers.synthetic_answers(one)[0].value == share
+        model_subject = subject("encoder_decoder", "span_corruption", of=sign_questions)
+        assert written_answers.synthetic_answers(model_subject)[0].value == share
 
 
 @pytest.mark.sampled

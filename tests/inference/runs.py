@@ -88,7 +88,7 @@ def write_run(
     **settings,
 ) -> str:
     """Writes a run directory for `trained` with checkpoints of these steps."""
-    one = trained(builder, *names, **settings)
+    trained_model = trained(builder, *names, **settings)
     lines = [
         "from __gin__ import dynamic_registration",
         "from pretrax import models",
@@ -110,7 +110,7 @@ def write_run(
     checkpoints = Checkpoints(str(directory / "checkpoints"), Keep(latest=len(steps)))
     for step in steps:
         scale = 1.0 + step / 100  # the parameters of each step differ
-        params = {name: _times(tree, scale) for name, tree in one.params.items()}
+        params = {name: _times(tree, scale) for name, tree in trained_model.params.items()}
         checkpoints.save(State(jnp.int32(step), params, {}), {})
     checkpoints.close()
     if vocabulary is not None:

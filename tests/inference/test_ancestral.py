@@ -107,8 +107,8 @@ def test_written_tokens_are_final_only_for_mask_noise():
     ],
 )
 def test_masks_are_filled_and_other_text_stays(layout, objective, mode):
-    one = trained(layout, objective)
-    write = functools.partial(unmask, one, mode=mode, order="ancestral")
+    trained_model = trained(layout, objective)
+    write = functools.partial(unmask, trained_model, mode=mode, order="ancestral")
     texts = ["a [MASK]", "[MASK]bc[MASK]d, and more", "so[MASK][MASK]"]
     for temperature in (0.0, 1.0):
         found = write(texts, steps=3, temperature=temperature)
@@ -116,8 +116,8 @@ def test_masks_are_filled_and_other_text_stays(layout, objective, mode):
         assert all(len(text) >= 3 for text in found)
         assert found[0].startswith("a ") and "d, and more" in found[1] and found[2][:2] == "so"
     assert write(texts, steps=3, temperature=1.0, seed=1) != found
-    records = answer(one, mode, [{"text": text} for text in texts])
-    assert [record["answer"] for record in records] == unmask(one, texts, mode=mode)
+    records = answer(trained_model, mode, [{"text": text} for text in texts])
+    assert [record["answer"] for record in records] == unmask(trained_model, texts, mode=mode)
 
 
 def test_modes_of_mask_and_uniform_noise_are_not_interchangeable():

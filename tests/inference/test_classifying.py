@@ -47,9 +47,11 @@ def test_class_probabilities_match_training(builder):
 
     Imported decoders read left to right (tests/parity).
     """
-    one = model("sequence_classification", builder=builder)
-    for text, answers in list(zip(TEXTS, classify(one, TEXTS, batching=Batching(3))))[1:3]:
-        logits = logits_of_training(one, CLASSIFIED, text, 1, "classes")[0]
+    trained_model = model("sequence_classification", builder=builder)
+    for text, answers in list(zip(TEXTS, classify(trained_model, TEXTS, batching=Batching(3))))[
+        1:3
+    ]:
+        logits = logits_of_training(trained_model, CLASSIFIED, text, 1, "classes")[0]
         p = np.asarray(jax.nn.softmax(logits))
         assert [name for name, _ in answers] == [CLASSES[k] for k in np.argsort(-p)]
         np.testing.assert_allclose([x for _, x in answers], np.sort(p)[::-1], atol=1e-5)
@@ -57,10 +59,10 @@ def test_class_probabilities_match_training(builder):
 
 @pytest.mark.slow
 def test_regression_outputs_match_training():
-    one = model("sequence_regression", num_classes=1, classes=())
+    trained_model = model("sequence_regression", num_classes=1, classes=())
     build = objectives.sequence_regression
-    expected = logits_of_training(one, build, TEXTS[1], 1500, "classes")[0, 0]
-    answers = classify(one, TEXTS)
+    expected = logits_of_training(trained_model, build, TEXTS[1], 1500, "classes")[0, 0]
+    answers = classify(trained_model, TEXTS)
     assert answers[1] == [("", pytest.approx(float(expected), abs=1e-5))]
     assert len({row[0][1] for row in answers}) == len(TEXTS)
 
@@ -69,12 +71,14 @@ def test_regression_outputs_match_training():
 @pytest.mark.parametrize("builder", ["encoder", "decoder"])
 def test_word_tags_match_training(builder):
     """Each word is tokenized with a space before it and takes the class of its first token."""
-    one = model("token_classification", builder=builder)
+    trained_model = model("token_classification", builder=builder)
     words = TEXTS[1].split()
     text = "".join(f" {word}" for word in words)
-    logits = logits_of_training(one, TAGGED, text, 0, "token_classes")[1 : len(text) + 1]
+    logits = logits_of_training(trained_model, TAGGED, text, 0, "token_classes")[1 : len(text) + 1]
     spaces = [at for at, letter in enumerate(text) if letter == " "]  # tokens are bytes
-    answers = tag(one, ["  Ada wrote   it, and Alan read it", *TEXTS], batching=Batching(3))
+    answers = tag(
+        trained_model, ["  Ada wrote   it, and Alan read it", *TEXTS], batching=Batching(3)
+    )
     expected = [(a, CLASSES[k]) for a, k in zip(words, logits[spaces].argmax(-1), strict=True)]
     assert answers[0] == answers[2] == expected
     assert len(set(logits.argmax(-1))) > 1  # other slots would give other classes
@@ -84,18 +88,18 @@ def test_word_tags_match_training(builder):
 @pytest.mark.slow
 def test_pair_probabilities_match_training():
     build = objectives.sentence_order_prediction
-    one = model("sentence_order_prediction", classes=())
+    trained_model = model("sentence_order_prediction", classes=())
     features, batch = corrupted_document(build, tuple(CODEC.encode(TEXT)), 0)
     inputs = live(features, "inputs")
     sep = inputs.index(IDS.sep)
     a, b = CODEC.decode(inputs[1:sep]), CODEC.decode(inputs[sep + 1 : -1])
-    p = np.asarray(jax.nn.softmax(logits_of(one, batch["encoder"], "pair")[0]))
-    answers = judge(one, [("tea", "so"), (a, b)])[1]
+    p = np.asarray(jax.nn.softmax(logits_of(trained_model, batch["encoder"], "pair")[0]))
+    answers = judge(trained_model, [("tea", "so"), (a, b)])[1]
     assert dict(answers) == {
         "in order": pytest.approx(float(p[0]), abs=1e-5),
         "swapped": pytest.approx(float(p[1]), abs=1e-5),
     }
-    assert answers[0][1] >= answers[1][1] and judge(one, [(b, a)])[0] != answers
+    assert answers[0][1] >= answers[1][1] and judge(trained_model, [(b, a)])[0] != answers
 
 
 @pytest.mark.slow
@@ -110,15 +114,15 @@ def test_classifications_do_not_depend_on_the_batch():
 
 
 def test_unnamed_classes_are_numbered():
-    one = model("sequence_classification", classes=())
-    ((name, p), *others) = classify(one, ["tea"])[0]
+    trained_model = model("sequence_classification", classes=())
+    ((name, p), *others) = classify(trained_model, ["tea"])[0]
     assert {name, *(other for other, _ in others)} == {"class 0", "class 1", "class 2"}
     assert p + sum(x for _, x in others) == pytest.approx(1, abs=1e-5)
 
 
 def test_unclassifiable_inputs_are_rejected():
-    one = model("sequence_classification", positions="learned", max_positions=8)
-    assert classify(one, ["123456"])
+    trained_model = model("sequence_classification", positions="learned", max_positions=8)
+    assert classify(trained_model, ["123456"])
     for what, texts, values in (
         (classify, ["1234567"], [9, "encoder", 8]),
         (classify, ["a", "\n"], [repr("\n")]),
@@ -126,4 +130,4 @@ def test_unclassifiable_inputs_are_rejected():
         (judge, [("a", "b")], ["classes", "'pair'", "next_sentence_prediction"]),
     ):
         with refuses(ValueError, *values):
-            what(one, texts)
+            what(trained_model, texts)

@@ -45,25 +45,27 @@ class Hashable:
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", ["two_towers", "encoder"])
 def test_pair_embeddings_match_those_of_the_loss(builder):
-    one = trained(builder, "contrastive_pairs")
+    trained_model = trained(builder, "contrastive_pairs")
     first, second = TEXTS
     sides = CODEC.encode(first), CODEC.encode(second)
     parts = (0,) * len(sides[0]) + (1,) * len(sides[1])
     document = (*sides[0], *sides[1])
-    expected = pooled(objectives.contrastive_pairs, Hashable(one), document, parts=parts)
-    got = np.stack([embed(one, [first])[0], embed(one, [second], second=True)[0]])
+    expected = pooled(objectives.contrastive_pairs, Hashable(trained_model), document, parts=parts)
+    got = np.stack(
+        [embed(trained_model, [first])[0], embed(trained_model, [second], second=True)[0]]
+    )
     np.testing.assert_allclose(got, expected, atol=1e-5)
-    other = embed(one, [first], second=True)[0]
+    other = embed(trained_model, [first], second=True)[0]
     assert (np.abs(other - got[0]).max() > 1e-3) == (builder == "two_towers")
 
 
 @pytest.mark.slow
 def test_electra_embeds_with_its_discriminator():
-    one = trained("electra", "replaced_token_detection")
-    ((_, found),) = token_states(one, [CODEC.encode(TEXTS[0])])
+    trained_model = trained("electra", "replaced_token_detection")
+    ((_, found),) = token_states(trained_model, [CODEC.encode(TEXTS[0])])
     mean = found.layers[0].mean(0)
     expected = mean / np.linalg.norm(mean)
-    np.testing.assert_allclose(embed(one, TEXTS[:1])[0], expected, atol=1e-5)
+    np.testing.assert_allclose(embed(trained_model, TEXTS[:1])[0], expected, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -78,16 +80,18 @@ def test_masked_autoencoder_embeds_with_its_bottleneck_state():
 
 @pytest.mark.slow
 def test_view_embeddings_match_those_of_the_loss():
-    one = trained("encoder", "contrastive")
-    expected = pooled(objectives.contrastive, Hashable(one), tuple(CODEC.encode(TEXTS[1])))
+    trained_model = trained("encoder", "contrastive")
+    expected = pooled(
+        objectives.contrastive, Hashable(trained_model), tuple(CODEC.encode(TEXTS[1]))
+    )
     np.testing.assert_allclose(expected[0], expected[1], atol=1e-5)  # without dropout
-    np.testing.assert_allclose(embed(one, TEXTS[1:]), expected[:1], atol=1e-5)
+    np.testing.assert_allclose(embed(trained_model, TEXTS[1:]), expected[:1], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["masked_lm", None])
 def test_other_models_embed_with_the_mean_state(name):
     """The text is framed as in training, with [CLS] and [SEP]; an imported model's text is too."""
-    one = trained("encoder", *([name] if name else []))
+    trained_model = trained("encoder", *([name] if name else []))
     tokens = [IDS.cls, *CODEC.encode(TEXTS[0]), IDS.sep]
     places = jnp.arange(len(tokens))[None]
     batch = {
@@ -96,11 +100,13 @@ def test_other_models_embed_with_the_mean_state(name):
         "encoder_positions": places,
         "encoder_key_intervals": jnp.stack([0 * places, 0 * places + len(tokens)], 1),
     }
-    states = top(one.model, one.params, batch)[0]
+    states = top(trained_model.model, trained_model.params, batch)[0]
     for pooling, vector in (("mean", states.mean(0)), ("first", states[0]), ("last", states[-1])):
-        (got,) = embed(one, TEXTS[:1], pooling=pooling)
+        (got,) = embed(trained_model, TEXTS[:1], pooling=pooling)
         np.testing.assert_allclose(got, vector / np.linalg.norm(vector), atol=1e-5)
-    np.testing.assert_allclose(embed(one, TEXTS[:1]), embed(one, TEXTS[:1], pooling="mean"))
+    np.testing.assert_allclose(
+        embed(trained_model, TEXTS[:1]), embed(trained_model, TEXTS[:1], pooling="mean")
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,12 +151,12 @@ def test_embeddings_do_not_depend_on_the_batch_and_have_length_1(objective, pool
 
 
 def test_invalid_texts_and_poolings_are_rejected():
-    one = trained("encoder", "contrastive", positions="learned", max_positions=8)
-    assert embed(one, ["1234567"]).shape == (1, 16)
+    trained_model = trained("encoder", "contrastive", positions="learned", max_positions=8)
+    assert embed(trained_model, ["1234567"]).shape == (1, 16)
     for texts, settings, values in (
         (["12345678"], {}, [9, "encoder", 8]),
         (["a", " "], {}, [repr(" ")]),
         (["a"], {"pooling": "max"}, ["pooling", "'first'", "'mean'", "'last'", None, "'max'"]),
     ):
         with refuses(ValueError, *values):
-            embed(one, texts, **settings)
+            embed(trained_model, texts, **settings)

@@ -194,16 +194,18 @@ def test_callbacks_report_batches_and_partial_texts():
 @pytest.mark.parametrize("name", ["multi_token_prediction", "tidar"])
 def test_drafts_do_not_change_answers(name):
     heads = ("vocabulary", "ahead_2", "ahead_3") if name == "multi_token_prediction" else None
-    one = trained("decoder", name, heads=heads, num_layers=2)
-    prompts = [text_prompt(one, "continue", text) for text in TEXTS[:3]]
-    plain = generate(one, prompts, Decoding(MAX_NEW))
+    trained_model = trained("decoder", name, heads=heads, num_layers=2)
+    prompts = [text_prompt(trained_model, "continue", text) for text in TEXTS[:3]]
+    plain = generate(trained_model, prompts, Decoding(MAX_NEW))
     counts = []
-    drafted = generate(one, prompts, Decoding(MAX_NEW, own_drafts=True), on_drafts=counts.append)
+    drafted = generate(
+        trained_model, prompts, Decoding(MAX_NEW, own_drafts=True), on_drafts=counts.append
+    )
     assert_same(drafted, plain)
     assert len(counts) == 1 and int(np.sum(counts[0].drafted)) > 0
     small, params = decoding_form(*model("decoder")[0][:2])
     draft = Draft(model_drafter(small, 2), params)
-    assert_same(generate(one, prompts, Decoding(MAX_NEW), draft=draft), plain)
+    assert_same(generate(trained_model, prompts, Decoding(MAX_NEW), draft=draft), plain)
 
 
 @pytest.mark.slow

@@ -42,9 +42,9 @@ def case(layout):
     needs = LAYOUTS[layout].lengths(objective.lengths(LENGTH))
     shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
     (group,) = row_groups(objective, LAYOUTS[layout], tiny.IDS, [shape])
-    one = tiny.plan(model, objective, shape)
+    plan = tiny.plan(model, objective, shape)
     mesh = tiny.mesh_of(1)
-    params = new_state(abstract_state_of(one), 0, mesh).params
+    params = new_state(abstract_state_of(plan), 0, mesh).params
     # Logits of an untrained model hardly depend on the tokens, so the weights are scaled up.
     params = jax.tree.map(lambda x: 3 * x, params)
     tokens = np.random.default_rng(0).integers(2, 100, (ROWS, LENGTH), dtype=np.int32)

@@ -23,14 +23,14 @@ NEVER, MIDWAY, ALWAYS = -30.0, 1.08, 30.0
 @functools.cache
 def model(complete: float):
     """Returns a model whose logit for a complete text is increased by `complete`."""
-    one = trained("encoder", "insertion_lm", logits_via_embedding=False)
-    head = one.params["projections_stop"]
+    trained_model = trained("encoder", "insertion_lm", logits_via_embedding=False)
+    head = trained_model.params["projections_stop"]
     bias = head["classifier"]["bias"] + np.array([complete, 0.0], np.float32)
     head = head | {"classifier": head["classifier"] | {"bias": bias}}
     # Larger embeddings make the logits of tokens differ, as after training.
-    table = 5 * one.params["vocabulary"]["embedding"]
-    params = one.params | {"projections_stop": head, "vocabulary": {"embedding": table}}
-    return one._replace(params=params)
+    table = 5 * trained_model.params["vocabulary"]["embedding"]
+    params = trained_model.params | {"projections_stop": head, "vocabulary": {"embedding": table}}
+    return trained_model._replace(params=params)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -13,9 +13,9 @@ from tests.refusals import refuses
 
 @pytest.mark.parametrize("builder, name", [("decoder", "causal_lm"), ("encoder", "masked_lm")])
 def test_token_probabilities_match_score(builder, name):
-    one = trained(builder, name)
-    found = likeliest_tokens(one, TEXT, top=3)
-    (scored,) = score(one, [("", TEXT)])
+    trained_model = trained(builder, name)
+    found = likeliest_tokens(trained_model, TEXT, top=3)
+    (scored,) = score(trained_model, [("", TEXT)])
     assert "".join(each.token for each in found) == TEXT
     np.testing.assert_allclose([math.log(each.probability) for each in found], scored.log_probs)
     for each in found:
@@ -26,17 +26,17 @@ def test_token_probabilities_match_score(builder, name):
 
 
 def test_alternatives_of_a_token_are_the_likeliest_next_tokens():
-    one = trained("decoder", "causal_lm")
-    found = likeliest_tokens(one, "Ada", top=4)
-    (expected,) = next_tokens(one, ["Ad"], top=4)
+    trained_model = trained("decoder", "causal_lm")
+    found = likeliest_tokens(trained_model, "Ada", top=4)
+    (expected,) = next_tokens(trained_model, ["Ad"], top=4)
     assert [guess.id for guess in found[2].others] == [guess.id for guess in expected]
 
 
 @pytest.mark.slow
 def test_alternatives_of_a_masked_token_are_the_mask_predictions():
-    one = trained("encoder", "masked_lm")
-    (expected,) = fill_masks(one, ["A[MASK]a"], 4)
-    found = likeliest_tokens(one, "Ada", top=4)[1].others
+    trained_model = trained("encoder", "masked_lm")
+    (expected,) = fill_masks(trained_model, ["A[MASK]a"], 4)
+    found = likeliest_tokens(trained_model, "Ada", top=4)[1].others
     for guess, other in zip(found, expected[0], strict=True):
         assert guess[:2] == other[:2]
         assert guess.probability == pytest.approx(other.probability, abs=1e-6)
@@ -44,9 +44,9 @@ def test_alternatives_of_a_masked_token_are_the_mask_predictions():
 
 @pytest.mark.slow
 def test_answer_probabilities_are_conditioned_on_the_context():
-    one = trained("encoder_decoder", "prefix_lm")
-    found = likeliest_tokens(one, " it", top=2, context="Ada wrote")
-    (scored,) = score(one, [("Ada wrote", " it")])
+    trained_model = trained("encoder_decoder", "prefix_lm")
+    found = likeliest_tokens(trained_model, " it", top=2, context="Ada wrote")
+    (scored,) = score(trained_model, [("Ada wrote", " it")])
     np.testing.assert_allclose([math.log(each.probability) for each in found], scored.log_probs)
     with refuses(ValueError, "--target=ANSWER"):
-        likeliest_tokens(one, "Ada wrote")
+        likeliest_tokens(trained_model, "Ada wrote")

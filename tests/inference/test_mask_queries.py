@@ -42,7 +42,7 @@ def one_row_batch(features, lengths):
 @pytest.mark.slow
 def test_shuffled_model_predicts_masks_as_in_training():
     """The first mask of the order is the next token after the given tokens."""
-    one = model("shuffled_lm")
+    trained_model = model("shuffled_lm")
     features = {
         "targets": TEXTS[0][ORDER],
         "targets_segments": np.ones(6),
@@ -51,15 +51,15 @@ def test_shuffled_model_predicts_masks_as_in_training():
         "targets_block_positions": ORDER + 1,
     }
     batch = one_row_batch(features, {"decoder": 6, "predict": 6})
-    expected = one.model.apply(one.params, batch).hidden["top"][0, GIVEN]
-    found = states_of_masks(one, TEXTS, [ORDER[GIVEN:], [1]])[0, ORDER[GIVEN]]
+    expected = trained_model.model.apply(trained_model.params, batch).hidden["top"][0, GIVEN]
+    found = states_of_masks(trained_model, TEXTS, [ORDER[GIVEN:], [1]])[0, ORDER[GIVEN]]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_any_subset_model_predicts_masks_as_in_training():
     """The given tokens are the first group, and the masks are the second group."""
-    one = model("any_subset_lm")
+    trained_model = model("any_subset_lm")
     begins = np.where(np.arange(6) < GIVEN, 0, GIVEN)
     ends = np.where(np.arange(6) < GIVEN, GIVEN, 6)
     features = {
@@ -77,40 +77,40 @@ def test_any_subset_model_predicts_masks_as_in_training():
         "labels_weights": np.ones(6),
     }
     batch = one_row_batch(features, {"decoder": 6, "copies": 6, "predict": 6})
-    expected = one.model.apply(one.params, batch).hidden["noised"][0, GIVEN:]
-    found = states_of_masks(one, TEXTS, [ORDER[GIVEN:], [1]])[0, ORDER[GIVEN:]]
+    expected = trained_model.model.apply(trained_model.params, batch).hidden["noised"][0, GIVEN:]
+    found = states_of_masks(trained_model, TEXTS, [ORDER[GIVEN:], [1]])[0, ORDER[GIVEN:]]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_mask_states_depend_only_on_given_tokens_not_the_batch(name):
-    one = model(name)
+    trained_model = model(name)
     masked = [[0, 2, 5], [1]]
-    whole = states_of_masks(one, TEXTS, masked)
+    whole = states_of_masks(trained_model, TEXTS, masked)
     hidden = TEXTS[0].copy()
     hidden[[0, 2, 5]] = 99  # these are masked anyway
-    np.testing.assert_array_equal(states_of_masks(one, [hidden, TEXTS[1]], masked), whole)
-    alone = states_of_masks(one, TEXTS[1:], masked[1:])
+    np.testing.assert_array_equal(states_of_masks(trained_model, [hidden, TEXTS[1]], masked), whole)
+    alone = states_of_masks(trained_model, TEXTS[1:], masked[1:])
     np.testing.assert_allclose(alone[0, 1], whole[1, 1], atol=1e-5)
     given = TEXTS[0].copy()
     given[3] = 99
-    moved = np.abs(states_of_masks(one, [given, TEXTS[1]], masked) - whole).max(-1) > 1e-6
+    moved = np.abs(states_of_masks(trained_model, [given, TEXTS[1]], masked) - whole).max(-1) > 1e-6
     assert moved[0, [0, 2, 5]].all() and not moved[1, 1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_masks_are_filled_with_text_in_any_order(name):
-    one = model(name)
+    trained_model = model(name)
     rows = [Masked([40, IDS.mask, 41, IDS.mask], [1, 3]), Masked([IDS.mask] * 3, [0, 1, 2])]
     for order in ("confidence", "random", "left_to_right"):
-        written = write_masks(one, rows, order=order, temperature=1.0)
+        written = write_masks(trained_model, rows, order=order, temperature=1.0)
         assert [len(tokens) for tokens in written] == [2, 3]
         assert all(IDS.text[0] <= token < IDS.text[1] for row in written for token in row)
-    (answer,) = unmask(one, ["a[MASK]c"], steps=1)
+    (answer,) = unmask(trained_model, ["a[MASK]c"], steps=1)
     assert answer[0] == "a" and answer[-1] == "c"
-    (masks,) = fill_masks(one, ["a[MASK][MASK]"], top=10**6)
+    (masks,) = fill_masks(trained_model, ["a[MASK][MASK]"], top=10**6)
     for guesses in masks:
         assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-4)
 
@@ -118,11 +118,13 @@ def test_masks_are_filled_with_text_in_any_order(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_hidden_log_probs_match_the_mask_states(name):
-    one = model(name)
+    trained_model = model(name)
     tokens, hidden = TEXTS[0].copy(), [0, 2, 5]
-    (found,) = hidden_log_probs(one, [(tokens.tolist(), hidden)])
-    reading = mask_reading(one, prompt_form(one, "unmask"))
+    (found,) = hidden_log_probs(trained_model, [(tokens.tolist(), hidden)])
+    reading = mask_reading(trained_model, prompt_form(trained_model, "unmask"))
     masked = np.where(np.isin(np.arange(6), hidden), IDS.mask, tokens).tolist()
-    states, project = mask_states(one.model, reading, one.params, batch_of(one, [masked]))
+    states, project = mask_states(
+        trained_model.model, reading, trained_model.params, batch_of(trained_model, [masked])
+    )
     log_probs = jax.nn.log_softmax(project(states[0, np.array(hidden)]))
     np.testing.assert_allclose(found, log_probs[np.arange(3), tokens[hidden]], rtol=1e-4)

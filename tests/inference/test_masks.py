@@ -47,17 +47,19 @@ def model(name):
 @functools.cache
 def logits_of(name):
     """Returns tokens i32[T] -> logits f32[T, V], for a single text without padding."""
-    one = model(name)
-    stack = one.model.layout
+    trained_model = model(name)
+    stack = trained_model.model.layout
     hidden, head = ("top", "vocabulary")
-    if "generator" in one.model.heads:
+    if "generator" in trained_model.model.heads:
         hidden = head = "generator"
 
     @jax.jit
     def logits(tokens):
-        batch = batch_of(one, [[1] * tokens.size])
+        batch = batch_of(trained_model, [[1] * tokens.size])
         batch = {key: x[..., : tokens.size] for key, x in batch.items()}
-        outputs = one.model.apply(one.params, batch | {f"{stack}_input_tokens": tokens[None]})
+        outputs = trained_model.model.apply(
+            trained_model.params, batch | {f"{stack}_input_tokens": tokens[None]}
+        )
         return outputs.head(head, outputs.hidden[hidden])[0]
 
     return lambda tokens: np.array(logits(jnp.asarray(tokens, jnp.int32)))
@@ -73,15 +75,15 @@ def test_masked_text_has_the_form_of_training(name):
     layout, objective = MODELS[name][0], MODELS[name][-1]
     layout = "encoder" if layout == "electra" else layout
     build = BUILDERS.get(objective) or getattr(objectives, objective)
-    one = model(name)
+    trained_model = model(name)
     for key in range(3):
         features, expected = corrupted_document(build, DOCUMENT, key)
         frame = (IDS.bos, IDS.cls, IDS.sep)
         read = [token for token in live(features, "inputs") if token not in frame]
         if IDS.mask in read:
             break
-    row = masked_text(one, CODEC.decode(read), prompt_form(one, "mask"))
-    batch = batch_of(one, [row.tokens])
+    row = masked_text(trained_model, CODEC.decode(read), prompt_form(trained_model, "mask"))
+    batch = batch_of(trained_model, [row.tokens])
     for stream in ("input_tokens", "positions", "key_intervals", "segment_ids"):
         got = np.asarray(batch[f"{layout}_{stream}"][0])[..., : len(row.tokens)]
         of_training = expected[layout][f"{layout}_{stream}"][..., : len(row.tokens)]
@@ -89,17 +91,19 @@ def test_masked_text_has_the_form_of_training(name):
     assert np.sum(expected[layout][f"{layout}_segment_ids"] > 0) == len(row.tokens)
     # The model predicts a mask at the slot where the objective has its label.
     labeled = features["labels_slots"][features["labels_weights"] > 0]
-    assert {at + prompt_form(one, "mask").shift for at in row.masks} <= set(labeled.tolist())
+    assert {at + prompt_form(trained_model, "mask").shift for at in row.masks} <= set(
+        labeled.tolist()
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["masked_lm", "gpt_bert", "replaced_token_detection"])
 def test_mask_guesses_match_the_model(name):
-    one = model(name)
-    found = fill_masks(one, TEXTS, top=4, batching=Batching(3))
+    trained_model = model(name)
+    found = fill_masks(trained_model, TEXTS, top=4, batching=Batching(3))
     for text, masks in list(zip(TEXTS, found, strict=True))[1:3]:
-        prompt = prompt_form(one, "mask")
-        row = masked_text(one, text, prompt)
+        prompt = prompt_form(trained_model, "mask")
+        row = masked_text(trained_model, text, prompt)
         logits = logits_of(name)(row.tokens)[np.array(row.masks) + prompt.shift]
         assert len(masks) == text.count("[MASK]") == len(logits)
         logits[:, : IDS.text[0]] = logits[:, IDS.text[1] :] = -np.inf
@@ -118,17 +122,17 @@ def test_mask_guess_probabilities_sum_to_1():
 
 
 def test_mask_spellings_are_equivalent():
-    one = model("masked_lm")
+    trained_model = model("masked_lm")
     rows = [
-        masked_text(one, f"a {mask} b", PromptForm("mask"))
+        masked_text(trained_model, f"a {mask} b", PromptForm("mask"))
         for mask in ("[MASK]", "<mask>", "<|mask|>")
     ]
     assert rows[0] == rows[1] == rows[2] and rows[0].masks == [2]
     for texts in (["no mask"], ["a [MASK]", "[mask]"]):
         with refuses(ValueError, "[MASK]", repr(texts[-1])):
-            fill_masks(one, texts)
+            fill_masks(trained_model, texts)
     with refuses(ValueError, "mask"):
-        fill_masks(one._replace(ids=IDS._replace(mask=None)), ["[MASK]"])
+        fill_masks(trained_model._replace(ids=IDS._replace(mask=None)), ["[MASK]"])
     short = trained("encoder", "masked_lm", positions="learned", max_positions=8)
     assert fill_masks(short, ["[MASK]bcdef"])
     for what in (fill_masks, unmask):
@@ -137,8 +141,8 @@ def test_mask_spellings_are_equivalent():
 
 
 def test_imported_model_reads_masks_between_cls_and_sep():
-    one = trained("encoder")
-    row = masked_text(one, "[MASK]", prompt_form(one, "mask"))
+    trained_model = trained("encoder")
+    row = masked_text(trained_model, "[MASK]", prompt_form(trained_model, "mask"))
     assert row.tokens == [IDS.cls, IDS.mask, IDS.sep] and row.masks == [1]
 
 
@@ -172,9 +176,9 @@ def probabilities(name, tokens):
 
 def revealed(name, text, steps):
     """Yields the text after each step of a plain loop that writes the most confident tokens."""
-    one = model(name)
-    prompt = prompt_form(one, "unmask")
-    row = masked_text(one, text, prompt)
+    trained_model = model(name)
+    prompt = prompt_form(trained_model, "unmask")
+    row = masked_text(trained_model, text, prompt)
     tokens, total = np.array(row.tokens), len(row.masks)
     for s in range(steps):
         p = probabilities(name, tokens)
@@ -190,19 +194,19 @@ def revealed(name, text, steps):
 @pytest.mark.parametrize("name", ["masked_diffusion", "masked_next_token"])
 @pytest.mark.parametrize("steps", [3, None, 9])
 def test_confidence_order_writes_the_most_confident_first(name, steps):
-    one = model(name)
+    trained_model = model(name)
     for text in TEXTS[1:3]:
         total = text.count("[MASK]")
         *_, expected = revealed(name, text, steps or total)
-        bos = len(prompt_form(one, "unmask").before)
-        assert unmask(one, [text], steps=steps) == [CODEC.decode(expected[bos:])]
+        bos = len(prompt_form(trained_model, "unmask").before)
+        assert unmask(trained_model, [text], steps=steps) == [CODEC.decode(expected[bos:])]
 
 
 def predicted_again(name, text, steps):
     """Returns the tokens of a plain loop that writes all masks, then rewrites unlikely ones."""
-    one = model(name)
-    prompt = prompt_form(one, "unmask")
-    row = masked_text(one, text, prompt)
+    trained_model = model(name)
+    prompt = prompt_form(trained_model, "unmask")
+    row = masked_text(trained_model, text, prompt)
     tokens, p = np.array(row.tokens), dict.fromkeys(row.masks, 0.0)
     for s in range(steps):
         count = len(row.masks) * (steps - s) // steps
@@ -217,9 +221,9 @@ def predicted_again(name, text, steps):
 
 def drawn_in_turn(name, text, steps, temperature, seed):
     """Returns the tokens of a plain loop that redraws every mask `steps` times."""
-    one = model(name)
-    prompt = prompt_form(one, "unmask")
-    row = masked_text(one, text, prompt)
+    trained_model = model(name)
+    prompt = prompt_form(trained_model, "unmask")
+    row = masked_text(trained_model, text, prompt)
     tokens, of_text = np.array(row.tokens), jax.random.fold_in(jax.random.key(seed), 0)
     for r in range(steps):
         _, of_order = jax.random.split(jax.random.fold_in(of_text, r))
@@ -236,24 +240,24 @@ def drawn_in_turn(name, text, steps, temperature, seed):
 @pytest.mark.parametrize("name", ["masked_lm", "masked_next_token"])
 @pytest.mark.parametrize("steps", [3, 9])
 def test_mask_predict_repredicts_the_least_probable(name, steps):
-    one = model(name)
-    frame = prompt_form(one, "unmask")
+    trained_model = model(name)
+    frame = prompt_form(trained_model, "unmask")
     for text in TEXTS[1:3]:
         tokens = predicted_again(name, text, steps)
         expected = CODEC.decode(tokens[len(frame.before) : len(tokens) - len(frame.after)])
-        assert unmask(one, [text], order="mask_predict", steps=steps) == [expected]
+        assert unmask(trained_model, [text], order="mask_predict", steps=steps) == [expected]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["masked_lm", "masked_next_token"])
 def test_gibbs_order_redraws_each_mask_in_turn(name):
-    one = model(name)
-    frame = prompt_form(one, "unmask")
+    trained_model = model(name)
+    frame = prompt_form(trained_model, "unmask")
     how = dict(order="gibbs", steps=3, temperature=2.0, seed=4)
     for text in TEXTS[1:3]:
         tokens = drawn_in_turn(name, text, steps=3, temperature=2.0, seed=4)
         expected = CODEC.decode(tokens[len(frame.before) : len(tokens) - len(frame.after)])
-        assert unmask(one, [text], **how) == [expected]
+        assert unmask(trained_model, [text], **how) == [expected]
 
 
 @pytest.mark.slow
@@ -332,11 +336,11 @@ def test_each_step_writes_its_share_of_masks_only(monkeypatch, order):
 )
 def test_unmasked_text_does_not_depend_on_the_batch(order, temperature, steps):
     how = dict(order=order, temperature=temperature, steps=steps, seed=5)
-    one = model("masked_diffusion")
-    whole = unmask(one, TEXTS, **how)
-    assert unmask(one, TEXTS, batching=Batching(3), **how) == whole
+    trained_model = model("masked_diffusion")
+    whole = unmask(trained_model, TEXTS, **how)
+    assert unmask(trained_model, TEXTS, batching=Batching(3), **how) == whole
     for i, text in enumerate(TEXTS):
-        assert unmask(one, [text], numbers=[i], **how) == [whole[i]]
+        assert unmask(trained_model, [text], numbers=[i], **how) == [whole[i]]
 
 
 @pytest.mark.slow
@@ -373,7 +377,7 @@ def test_only_text_ids_are_guessed():
 
 
 def test_invalid_unmasking_settings_are_rejected():
-    one = model("masked_diffusion")
+    trained_model = model("masked_diffusion")
     for settings, values in (
         (dict(order="first"), ["order", "'ancestral'", "'gibbs'", "'first'"]),
         (dict(order="gibbs"), ["order='gibbs'", "temperature=0"]),
@@ -381,7 +385,7 @@ def test_invalid_unmasking_settings_are_rejected():
         (dict(temperature=-1), ["temperature", 0, -1]),
     ):
         with refuses(ValueError, *values):
-            unmask(one, ["[MASK]"], **settings)
+            unmask(trained_model, ["[MASK]"], **settings)
 
 
 @pytest.mark.sampled
@@ -390,17 +394,17 @@ def test_invalid_unmasking_settings_are_rejected():
     [("confidence", 0), ("left_to_right", 0), ("mask_predict", 0), ("ancestral", 1), ("gibbs", 1)],
 )
 def test_shown_unmasking_steps_end_with_the_answer(order, temperature):
-    one = model("masked_diffusion")
+    trained_model = model("masked_diffusion")
     text = "a[MASK]b[MASK][MASK]c"
     settings = dict(order=order, temperature=temperature, steps=3, seed=5)
-    shown = unmasking_steps(one, text, **settings)
+    shown = unmasking_steps(trained_model, text, **settings)
     assert len(shown.steps) == (9 if order == "gibbs" else 3)
     tokens = list(shown.tokens)
     for slot, token in zip(shown.masks, shown.steps[-1], strict=True):
         tokens[slot] = token
-    before = len(prompt_form(one, "unmask").before)
-    after = len(prompt_form(one, "unmask").after)
-    (expected,) = unmask(one, [text], **settings)
+    before = len(prompt_form(trained_model, "unmask").before)
+    after = len(prompt_form(trained_model, "unmask").after)
+    (expected,) = unmask(trained_model, [text], **settings)
     spelled = "".join(tokens[before : len(tokens) - after])
     assert re.sub("�+", "�", spelled) == re.sub("�+", "�", expected)  # parts of a character
     written = [sum(token is not None for token in step) for step in shown.steps]

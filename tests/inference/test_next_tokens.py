@@ -24,14 +24,14 @@ def distribution(one, row, prefix=0):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal_lm", "prefix_lm"])
 def test_next_tokens_are_the_likeliest_of_the_distribution(name):
-    one = trained("decoder", name)
+    trained_model = trained("decoder", name)
     counts = []
-    found = next_tokens(one, TEXTS, 4, batching=Batching(2, counts.append))
+    found = next_tokens(trained_model, TEXTS, 4, batching=Batching(2, counts.append))
     for text, guesses in zip(TEXTS, found, strict=True):
         tokens = CODEC.encode(text)
         causal, both_ways = [IDS.bos, *tokens], [*tokens, IDS.eos, IDS.bos]
         row, prefix = (causal, 0) if name == "causal_lm" else (both_ways, len(tokens) + 1)
-        p = distribution(one, row, prefix)
+        p = distribution(trained_model, row, prefix)
         assert [guess.id for guess in guesses] == np.argsort(-p, kind="stable")[:4].tolist()
         np.testing.assert_allclose([guess.probability for guess in guesses], np.sort(p)[:-5:-1],
                                    atol=1e-6)  # fmt: skip
@@ -45,9 +45,9 @@ def test_next_token_probabilities_sum_to_1():
 
 
 def test_next_mode_answers_with_the_likeliest_tokens():
-    one = trained("decoder", "causal_lm")
-    (guesses,) = next_tokens(one, ["Ada"], top=2)
-    (record,) = answer(one, "next", [{"text": "Ada"}], Options(top=2))
+    trained_model = trained("decoder", "causal_lm")
+    (guesses,) = next_tokens(trained_model, ["Ada"], top=2)
+    (record,) = answer(trained_model, "next", [{"text": "Ada"}], Options(top=2))
     assert record == {
         "next": [{"token": guess.token, "probability": guess.probability} for guess in guesses]
     }

@@ -85,13 +85,13 @@ CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 @pytest.mark.parametrize("layout", BOTH)
 @pytest.mark.parametrize("name", CASES)
 def test_prompts_of_reading_modes_match_training(name, layout):
-    one = trained(layout, name)
-    assert mode_of(one) == READ[name]
+    trained_model = trained(layout, name)
+    assert mode_of(trained_model) == READ[name]
     for key in KEYS:
         features, expected = corrupted_document(getattr(objectives, name), DOCUMENT, key, slack=3)
         *read, eos = live(features, "inputs")
         assert eos == IDS.eos
-        prompt = asked(one, text_of(read))
+        prompt = asked(trained_model, text_of(read))
         assert_same_form(layout, prompt, expected[layout])
 
 
@@ -359,11 +359,14 @@ def test_few_shot_prompt_fills_the_template():
 
 
 def test_bart_inputs_and_outputs_begin_with_its_start_token():
-    one = trained("encoder_decoder")  # imported, without known training
-    of_bart = one._replace(ids=IDS._replace(cls=2))
-    assert of_bart.ids.cls < of_bart.ids.text[0] < one.ids.cls
+    trained_model = trained("encoder_decoder")  # imported, without known training
+    of_bart = trained_model._replace(ids=IDS._replace(cls=2))
+    assert of_bart.ids.cls < of_bart.ids.text[0] < trained_model.ids.cls
     prompt = asked(of_bart, "tea")
     assert (prompt.inputs, prompt.start) == ([2, *CODEC.encode("tea"), IDS.eos], [2])
-    for other in (one, of_bart._replace(prompt_forms=objectives.bart(IDS).facts.prompt_forms)):
+    for other in (
+        trained_model,
+        of_bart._replace(prompt_forms=objectives.bart(IDS).facts.prompt_forms),
+    ):
         prompt = asked(other, "tea")
         assert (prompt.inputs, prompt.start) == ([*CODEC.encode("tea"), IDS.eos], [])

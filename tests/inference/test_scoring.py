@@ -25,16 +25,16 @@ WIDTH = 24
 @functools.cache
 def run(builder, *names):
     """Returns (jitted function for logits f32[B, T, V] of padded batches, model)."""
-    one = trained(builder, *names)
-    generator = "generator" in one.model.heads
+    trained_model = trained(builder, *names)
+    generator = "generator" in trained_model.model.heads
 
     @jax.jit
     def logits(batch):
-        outputs = one.model.apply(one.params, batch)
+        outputs = trained_model.model.apply(trained_model.params, batch)
         hidden = outputs.hidden["generator" if generator else "top"]
         return outputs.head("generator" if generator else "vocabulary", hidden)
 
-    return logits, one
+    return logits, trained_model
 
 
 def row(stack, tokens, intervals):
@@ -204,9 +204,9 @@ def test_decoder_trained_for_states_is_rejected():
 )
 def test_model_without_a_vocabulary_head_is_rejected(builder, name, heads):
     more = {"num_classes": 3} if heads == "classes" else {}
-    one = trained(builder, name, **more)
+    trained_model = trained(builder, name, **more)
     with refuses(ValueError, heads, "'vocabulary'"):
-        score(one, [("", "tea")])
+        score(trained_model, [("", "tea")])
 
 
 def test_score_of_a_text_with_mask_tokens_does_not_depend_on_the_batch():

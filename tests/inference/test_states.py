@@ -27,13 +27,18 @@ def of(one, texts, **settings):
 @pytest.mark.sampled
 @every_layout
 def test_states_of_a_text_do_not_depend_on_other_texts(builder):
-    one = trained(builder, OBJECTIVES[builder])
-    alone, together = of(one, ["some text"]), of(one, ["some text", "and a much longer text" * 3])
+    trained_model = trained(builder, OBJECTIVES[builder])
+    alone, together = (
+        of(trained_model, ["some text"]),
+        of(trained_model, ["some text", "and a much longer text" * 3]),
+    )
     np.testing.assert_allclose(alone[0].layers, together[0].layers, atol=2e-5)
-    assert one.decode(alone[0].tokens[alone[0].text]) == "some text"
+    assert trained_model.decode(alone[0].tokens[alone[0].text]) == "some text"
     assert alone[0].layers.shape == (1, len(alone[0].tokens), 16)
-    row = text_row(one, one.encode("some text"))
-    by_hand = one.model.apply(one.params, rows_batch(one, [row])).hidden["top"]
+    row = text_row(trained_model, trained_model.encode("some text"))
+    by_hand = trained_model.model.apply(
+        trained_model.params, rows_batch(trained_model, [row])
+    ).hidden["top"]
     np.testing.assert_allclose(by_hand[0, : len(row.tokens)], alone[0].layers[0], atol=2e-5)
 
 
@@ -48,26 +53,26 @@ def test_states_of_a_text_do_not_depend_on_other_texts(builder):
     ],
 )
 def test_attention_of_states_matches_training(builder, objective, sees_ahead):
-    one = trained(builder, objective)
-    original, changed = of(one, ["abcd", "abcz"])
+    trained_model = trained(builder, objective)
+    original, changed = of(trained_model, ["abcd", "abcz"])
     first = original.text.start
     assert (abs(original.layers[0, first] - changed.layers[0, first]).max() > 1e-6) == sees_ahead
 
 
 def test_classifying_decoder_attends_in_both_directions():
-    one = trained("decoder", "sequence_classification", num_classes=3)
-    (found,) = of(one, ["abcd"])
+    trained_model = trained("decoder", "sequence_classification", num_classes=3)
+    (found,) = of(trained_model, ["abcd"])
     batch, _ = padded_rows("decoder", [found.tokens])
-    whole = one.model.apply(one.params, batch).hidden["top"]
+    whole = trained_model.model.apply(trained_model.params, batch).hidden["top"]
     np.testing.assert_allclose(found.layers[0], whole[0], atol=2e-5)
 
 
 @pytest.mark.slow
 def test_block_encoder_sees_ahead_within_a_block():
     settings = dict(merged_attention=True, rotate_encoded=True, positions="rotary")
-    one = trained("encoder_decoder", "block_diffusion", **settings)  # blocks of 16 tokens
+    trained_model = trained("encoder_decoder", "block_diffusion", **settings)  # blocks of 16 tokens
     texts = "a" * 20, "a" * 15 + "b" + "a" * 4, "a" * 16 + "b" + "a" * 3
-    first, within, beyond = (found.layers[0, 0] for found in of(one, texts))
+    first, within, beyond = (found.layers[0, 0] for found in of(trained_model, texts))
     assert abs(first - within).max() > 1e-6 and abs(first - beyond).max() < 1e-6
 
 
@@ -113,12 +118,12 @@ def test_states_exclude_padding_of_the_attention_mechanism(monkeypatch):
 
 
 def test_unavailable_layers_are_rejected():
-    one = trained("encoder", "masked_lm")
+    trained_model = trained("encoder", "masked_lm")
     with refuses(ValueError, "7", "0", "1", "-1"):
-        of(one, ["a"], layers=[7])
+        of(trained_model, ["a"], layers=[7])
     with refuses(ValueError, "scan_layers=True", "models.unrolled.unrolled"):
-        layer_states(one.model.config, one.params, {})
-    pair = one._replace(model=models.two_towers(ROWS, **settings_of("encoder")))
+        layer_states(trained_model.model.config, trained_model.params, {})
+    pair = trained_model._replace(model=models.two_towers(ROWS, **settings_of("encoder")))
     assert all_layers(pair) == [TOP]
     with refuses(ValueError, "0", "-1"):
         of(pair, ["a"], layers=[0])
@@ -126,8 +131,8 @@ def test_unavailable_layers_are_rejected():
 
 @pytest.mark.slow
 def test_layers_of_electra_match_its_discriminator():
-    one = trained("electra", "replaced_token_detection")
-    assert all_layers(one) == [0, 1]
-    (found,) = of(one, ["some text"], layers=[0, 1])
-    (top,) = of(one, ["some text"])
+    trained_model = trained("electra", "replaced_token_detection")
+    assert all_layers(trained_model) == [0, 1]
+    (found,) = of(trained_model, ["some text"], layers=[0, 1])
+    (top,) = of(trained_model, ["some text"])
     np.testing.assert_allclose(found.layers[1:], top.layers, atol=2e-5)

@@ -99,8 +99,8 @@ def test_trained_model_answers_and_is_scored():
 
 
 def test_classifier_is_scored_by_its_class_names():
-    one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
-    found = score_task(one, task(score_metrics=[lambda *_: {"never": 0}]))
+    trained_model = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
+    found = score_task(trained_model, task(score_metrics=[lambda *_: {"never": 0}]))
     assert {record["answer"] for record in found.records} <= set(CLASSES)
     assert found.metrics.keys() == {"accuracy", "macro_f1"}
 

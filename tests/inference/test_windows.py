@@ -85,9 +85,11 @@ def test_all_prompts_are_checked_before_generation():
 
 def test_too_long_text_is_shown_in_the_error():
     limited = dict(positions="learned", max_positions=16)
-    one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3, **limited)
+    trained_model = trained(
+        "encoder", "sequence_classification", classes=CLASSES, num_classes=3, **limited
+    )
     with refuses(ValueError, "Ada"):
-        classify(one, ["tea", "Ada wrote it, all of it"])
+        classify(trained_model, ["tea", "Ada wrote it, all of it"])
     short_model = trained("decoder", "causal_lm", **limited)
     with refuses(ValueError, "Ada"):
         generated(short_model, "Ada wrote it, all of it")

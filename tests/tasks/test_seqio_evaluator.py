@@ -87,8 +87,8 @@ def test_task_with_another_vocabulary_is_evaluated(
 @pytest.mark.slow
 def test_classifier_answers_with_classes_but_has_no_likelihoods():
     register("evaluated", seqio.ByteVocabulary(), [task_metrics.accuracy])
-    one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
-    functions = evaluator_functions(one, "evaluated")
+    trained_model = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
+    functions = evaluator_functions(trained_model, "evaluated")
     assert evaluated("evaluated", functions, pack=False).keys() == {"accuracy"}
     register("evaluated", seqio.ByteVocabulary(), [log_likelihood])
     with refuses(ValueError, "classify"):
@@ -98,8 +98,8 @@ def test_classifier_answers_with_classes_but_has_no_likelihoods():
 @pytest.mark.slow
 def test_unsuitable_tasks_are_rejected(hugging_face):
     register("evaluated", seqio.ByteVocabulary())
-    one = trained("encoder_decoder", "text_to_text")
-    functions = evaluator_functions(one, "evaluated")
+    trained_model = trained("encoder_decoder", "text_to_text")
+    functions = evaluator_functions(trained_model, "evaluated")
     with refuses(ValueError, "encoder_input_tokens"):
         evaluated("evaluated", functions, seqio.PrefixLMFeatureConverter, pack=False)
     nothing = tf.data.Dataset.from_tensor_slices([]).enumerate()
@@ -107,10 +107,10 @@ def test_unsuitable_tasks_are_rejected(hugging_face):
         functions["predict_fn"](nothing)
     register("evaluated", HuggingFaceVocabulary(hugging_face["wordpiece"]), add_eos=False)
     with refuses(ValueError, "evaluated"):
-        evaluator_functions(one, "evaluated")
+        evaluator_functions(trained_model, "evaluated")
     source = seqio.TaskRegistry.get("evaluated").source
     feature = {"targets": seqio.Feature(seqio.ByteVocabulary())}
     seqio.TaskRegistry.remove("evaluated")
     seqio.TaskRegistry.add("evaluated", source=source, preprocessors=[], output_features=feature)
     with refuses(ValueError, "evaluated"):
-        evaluator_functions(one, "evaluated")
+        evaluator_functions(trained_model, "evaluated")

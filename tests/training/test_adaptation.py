@@ -37,10 +37,10 @@ def setup_of(shape, microbatches):
     mesh = tiny.mesh_of(*shape)
     model = models.encoder(128, **(tiny.SIZES | {"num_layers": 1}))
     settings = dict(mesh=mesh, microbatches=microbatches, data_shards=16, batch_size=16)
-    one = tiny.plan(model, adaptive(), {"encoder": 32}, **settings)
-    abstract = abstract_state_of(one)
-    rows = functools.partial(tiny.batches, one, mesh, data_shards=16)
-    return Setup(mesh, jitted_step(one, abstract.shapes), rows, abstract)
+    plan = tiny.plan(model, adaptive(), {"encoder": 32}, **settings)
+    abstract = abstract_state_of(plan)
+    rows = functools.partial(tiny.batches, plan, mesh, data_shards=16)
+    return Setup(mesh, jitted_step(plan, abstract.shapes), rows, abstract)
 
 
 @functools.cache
@@ -93,8 +93,8 @@ def test_meshes_and_microbatches_do_not_change_the_counts():
 
 def test_other_objectives_have_no_adaptation_state(tmp_path):
     """Neither the steps nor the checkpoints of other objectives change."""
-    one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 16})
-    assert abstract_state_of(one).shapes.adaptation is None
+    plan = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 16})
+    assert abstract_state_of(plan).shapes.adaptation is None
     state = State(jnp.int32(0), {"a": jnp.ones(2)}, {"b": jnp.ones(2)})
     with Checkpoints(str(tmp_path / "checkpoints")) as checkpoints:
         checkpoints.save(state, {})

@@ -28,10 +28,10 @@ EOS = 1
 
 def test_shard_rows_start_with_the_oldest_pooled_document_and_lose_no_token():
     """The rows of a step are the blocks of the shards in order, one row group after another."""
-    one = setup(mark_document_ends=True)
-    groups, schedules, shards = one.recipe.groups, one.schedules, 8
+    plan = setup(mark_document_ends=True)
+    groups, schedules, shards = plan.recipe.groups, plan.schedules, 8
     taken = {shard: [] for shard in range(shards)}
-    for step in steps(batches(one, tiny.mesh_of(1)), 5):
+    for step in steps(batches(plan, tiny.mesh_of(1)), 5):
         for shard in range(shards):
             for rows, scheduled, group in zip(step, schedules, groups):
                 size = scheduled.rows // shards
@@ -70,9 +70,9 @@ class LongStream(tiny.Stream):
 @pytest.mark.parametrize("packing", ["concatenate", "isolate", "whole", "single"])
 def test_rows_of_a_step_come_from_different_documents(packing, pool, monkeypatch):
     monkeypatch.setattr("pretrax.data.packing.POOL", pool)
-    one = setup(packing=packing, data_shards=3)
+    plan = setup(packing=packing, data_shards=3)
     settings = {"data_shards": 3, "stream": LongStream}
-    for step in steps(tiny.batches(one, tiny.mesh_of(1), **settings), 20):
+    for step in steps(tiny.batches(plan, tiny.mesh_of(1), **settings), 20):
         seen = [set(row[row > 0].tolist()) for group in step for row in np.asarray(group.tokens)]
         assert len(seen) == 48
         assert len(set().union(*seen)) == sum(map(len, seen))  # no document is in two rows
@@ -80,11 +80,11 @@ def test_rows_of_a_step_come_from_different_documents(packing, pool, monkeypatch
 
 def test_members_follow_their_rates_by_row_number():
     objective = mixture(tiny.IDS, {"span": (span_corruption, 5), "prefix": (prefix_lm, 2)})
-    one = tiny.plan(tiny.decoder(), objective, {"decoder": 32}, batch_size=24)
-    members = [s[0].member for s in steps(batches(one, tiny.mesh_of(1)), PERIOD // 24)]
+    plan = tiny.plan(tiny.decoder(), objective, {"decoder": 32}, batch_size=24)
+    members = [s[0].member for s in steps(batches(plan, tiny.mesh_of(1)), PERIOD // 24)]
     for step, got in enumerate(members):
         numbers = step * 24 + np.arange(24)
-        np.testing.assert_array_equal(got, one.schedules[0].order(0)[numbers % PERIOD])
+        np.testing.assert_array_equal(got, plan.schedules[0].order(0)[numbers % PERIOD])
         assert abs(np.mean(got == 0) - 5 / 7) <= 1 / 24  # in every step, as exactly as possible
     assert np.sum(np.concatenate(members) == 0) == PERIOD * 5 // 7
 
@@ -93,9 +93,9 @@ def test_members_follow_their_rates_by_row_number():
 def test_every_member_reads_every_shard():
     """This holds even if the members' period divides the rows of a step."""
     objective = mixture(tiny.IDS, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
-    one = tiny.plan(tiny.decoder(), objective, {"decoder": 32}, batch_size=16)
+    plan = tiny.plan(tiny.decoder(), objective, {"decoder": 32}, batch_size=16)
     seen = set()
-    for (rows,) in steps(batches(one, tiny.mesh_of(1)), PERIOD):
+    for (rows,) in steps(batches(plan, tiny.mesh_of(1)), PERIOD):
         seen |= {(int(member), row // 2) for row, member in enumerate(rows.member)}
     assert seen == {(member, shard) for member in (0, 1) for shard in range(8)}
 
@@ -104,8 +104,8 @@ def test_every_member_reads_every_shard():
     "shape, packing", [((8, 1, 1), "concatenate"), ((2, 2, 2), "whole"), ((1, 4, 2), "isolate")]
 )
 def test_mesh_does_not_change_the_rows(shape, packing):
-    one = setup(packing=packing)
-    spread, alone = (batches(one, mesh) for mesh in (tiny.mesh_of(*shape), tiny.mesh_of(1)))
+    plan = setup(packing=packing)
+    spread, alone = (batches(plan, mesh) for mesh in (tiny.mesh_of(*shape), tiny.mesh_of(1)))
     assert_same(steps(spread, 3), steps(alone, 3))
 
 
@@ -132,11 +132,11 @@ def test_another_number_of_shards_continues_with_the_unread_documents(packing):
     """
     records = Numbers(*[5] * 800, tokens=7)
     order = Shuffled(records, 0)
-    one = setup(packing=packing)
+    plan = setup(packing=packing)
     rows, seen = None, []
     for num_shards, n in ((8, 3), (2, 4), (4, 3), (1, 6)):
         before, open_shard = rows, functools.partial(RecordStream, order)
-        rows = tiny.batches(one, tiny.mesh_of(1), stream=open_shard, data_shards=num_shards)
+        rows = tiny.batches(plan, tiny.mesh_of(1), stream=open_shard, data_shards=num_shards)
         if before is not None:
             rows.restore(before.step, before.state().__getitem__)
         seen += [g.tokens[g.segments > 0] for step in steps(rows, n) for g in step]
@@ -159,16 +159,16 @@ def open_numbers(first: int, shard: int, num_shards: int) -> RecordStream:
 @pytest.mark.parametrize("packing", ["concatenate", "whole"])
 def test_members_read_their_own_sources(packing):
     """This also holds after the position was saved, and after the number of shards changed."""
-    one = setup(packing=packing)
+    plan = setup(packing=packing)
     settings = {
         "mesh": tiny.mesh_of(1),
-        "packing": one.packing,
+        "packing": plan.packing,
         "member_sources": [0, 1, 1, 1, 1, 1, 0],
     }
 
     def opened(data_shards):
         shards = [functools.partial(open_numbers, first) for first in (0, SECOND)]
-        groups = one.recipe.groups, one.schedules
+        groups = plan.recipe.groups, plan.schedules
         return Batches(shards, *groups, data_shards=data_shards, **settings)
 
     rows = opened(8)
@@ -204,13 +204,13 @@ def test_skipped_batches_are_read_without_advancing_the_step():
 
 def test_packed_rows_of_a_shard_do_not_depend_on_other_shards():
     """Other readers do not matter: the order of the data is a function of the logical shard."""
-    one = setup(packing="whole", max_documents=3)
-    taken = steps(batches(one, tiny.mesh_of(1)), 4)
+    plan = setup(packing="whole", max_documents=3)
+    taken = steps(batches(plan, tiny.mesh_of(1)), 4)
     assert max(rows.segments.max() for step in taken for rows in step) == 3
     for shard in (0, 5):
-        reader = ShardReader(tiny.Stream(shard, 8), one.packing)
+        reader = ShardReader(tiny.Stream(shard, 8), plan.packing)
         for step in taken:
-            for rows, scheduled in zip(step, one.schedules):
+            for rows, scheduled in zip(step, plan.schedules):
                 size = scheduled.rows // 8
                 block = jax.tree.map(lambda x: x[shard * size : (shard + 1) * size], rows)  # noqa: B023
                 for tokens, segments, member in zip(*block[:3]):
@@ -288,18 +288,18 @@ def test_turn_taking_members_alternate_in_the_read_rows():
         "prefix": (prefix_lm, turns(3, 1)),
     }
     objective = mixture(tiny.IDS, members)
-    one = tiny.plan(tiny.decoder(), objective, {"decoder": 48}, data_shards=2)
-    rows = steps(tiny.batches(one, tiny.mesh_of(1), data_shards=2), 7)
+    plan = tiny.plan(tiny.decoder(), objective, {"decoder": 48}, data_shards=2)
+    rows = steps(tiny.batches(plan, tiny.mesh_of(1), data_shards=2), 7)
     seen = [set(np.asarray(step[0].member).tolist()) for step in rows]
     assert seen == [{0}] * 3 + [{1}] * 3 + [{0}]
     with refuses(ValueError, "rates", 2):
-        group_schedules(objective, one.recipe.groups * 2, 16, 2)
+        group_schedules(objective, plan.recipe.groups * 2, 16, 2)
 
 
 def test_rows_are_apportioned_to_groups_by_rates():
-    one = setup()
-    counts = [s.rows for s in one.schedules]
-    members = [len(g.members) for g in one.recipe.groups]
+    plan = setup()
+    counts = [s.rows for s in plan.schedules]
+    members = [len(g.members) for g in plan.recipe.groups]
     assert sum(counts) == 48 and all(count % 8 == 0 for count in counts)
     ideal = 48 * np.array(members) / 7
     assert np.abs(np.array(counts) - ideal).max() < 8
@@ -307,14 +307,14 @@ def test_rows_are_apportioned_to_groups_by_rates():
 
 @pytest.mark.parametrize("batch_size", [0, 7, 8, 12, 20])
 def test_batch_that_cannot_be_apportioned_is_rejected(batch_size):
-    one = setup()
+    plan = setup()
     with refuses(ValueError, 8, 16, 2, batch_size, "--gin.training.Run.batch_size"):
-        group_schedules(one.recipe.objective, one.recipe.groups, batch_size, 8)
+        group_schedules(plan.recipe.objective, plan.recipe.groups, batch_size, 8)
 
 
 def test_pairs_of_rows_stay_together_with_an_odd_number_of_shards():
-    one = setup()
-    scheduled = group_schedules(one.recipe.objective, one.recipe.groups, 36, 3)
+    plan = setup()
+    scheduled = group_schedules(plan.recipe.objective, plan.recipe.groups, 36, 3)
     assert all(s.rows % 6 == 0 for s in scheduled)
 
 

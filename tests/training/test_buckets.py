@@ -33,9 +33,9 @@ def bucket(tmp_path, monkeypatch):
 @pytest.fixture
 def run(tmp_path):
     objective = causal_lm(tiny.IDS)
-    one = tiny.run_of(tiny.decoder(), objective, {"decoder": 32}, steps=4)
+    run = tiny.run_of(tiny.decoder(), objective, {"decoder": 32}, steps=4)
     where = str(tmp_path / "checkpoints")  # Orbax does not write arrays in memory
-    return dataclasses.replace(one, run_dir=ADDRESS, checkpoint_dir=where)
+    return dataclasses.replace(run, run_dir=ADDRESS, checkpoint_dir=where)
 
 
 def test_only_changed_files_are_pushed(bucket, run):

@@ -90,10 +90,11 @@ def test_attention_that_follows_key_intervals_is_accepted():
 
 
 def test_states_of_the_wrong_shape_are_rejected():
-    one = model(resets=True)
-    short = one._replace(
+    trained_model = model(resets=True)
+    short = trained_model._replace(
         apply=lambda params, batch, rngs=None: Outputs(
-            {"top": one.apply(params, batch).hidden["top"][:, :-1]}, one.apply(params, batch).head
+            {"top": trained_model.apply(params, batch).hidden["top"][:, :-1]},
+            trained_model.apply(params, batch).head,
         )
     )
     with refuses(ValueError, 23, 24):

@@ -19,10 +19,10 @@ def steps_of(shape, n=3):
     """Returns the state before all steps and after each step, on the host."""
     mesh = tiny.mesh_of(*shape)
     settings = dict(mesh=mesh, data_shards=16, batch_size=16, ema_decay=DECAY)
-    one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32}, **settings)
-    abstract = abstract_state_of(one)
-    state, rows = new_state(abstract, 0, mesh), tiny.batches(one, mesh, data_shards=16)
-    take_step, states = jitted_step(one, abstract.shapes), [jax.device_get(state)]
+    plan = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32}, **settings)
+    abstract = abstract_state_of(plan)
+    state, rows = new_state(abstract, 0, mesh), tiny.batches(plan, mesh, data_shards=16)
+    take_step, states = jitted_step(plan, abstract.shapes), [jax.device_get(state)]
     with placed_on(mesh):
         for _ in range(n):
             state, _ = take_step(state, next(rows))

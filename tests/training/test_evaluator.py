@@ -54,8 +54,8 @@ def labeled():
 @functools.cache
 def run(shape=(1, 1, 1)):
     mesh = tiny.mesh_of(*shape)
-    one = tiny.plan(tiny.decoder(), tiny.span_and_prefix(), {"decoder": 32}, mesh=mesh)
-    return one, mesh, tiny.parameters(one)
+    plan = tiny.plan(tiny.decoder(), tiny.span_and_prefix(), {"decoder": 32}, mesh=mesh)
+    return plan, mesh, tiny.parameters(plan)
 
 
 def text_of(pieces, training):
@@ -143,12 +143,12 @@ def test_other_parameters_change_losses_but_not_baselines():
 @pytest.mark.slow
 def test_every_heldout_token_counts_including_the_last_row():
     """Causal LM predicts every token once, and end-of-sequence after each row."""
-    one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 33})
-    (raw,) = one.recipe.groups[0].raw_lengths
+    plan = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 33})
+    (raw,) = plan.recipe.groups[0].raw_lengths
     rows = -(-HELDOUT // raw)
     assert HELDOUT % raw
     targets_of_a_row = causal_lm(tiny.IDS).lengths(raw)["targets"]
-    (score,) = evaluator(one=one)(run()[2])
+    (score,) = evaluator(one=plan)(run()[2])
     assert score.targets == HELDOUT + rows * (targets_of_a_row - raw)
 
 
@@ -193,18 +193,18 @@ def test_loss_of_equal_logits_is_the_log_of_the_vocabulary():
 
 @pytest.mark.slow
 def test_term_with_small_weights_is_a_weighted_mean():
-    one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
+    plan = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
 
     def loss(batch):
-        usual = one.recipe.objective.loss(batch)
+        usual = plan.recipe.objective.loss(batch)
         return BatchLoss(
             {"mine": Term(1e-4 * usual.terms["tokens"].weights)},
             lambda outputs: {"mine": 1e-4 * usual.sums(outputs)["tokens"].losses},
         )
 
-    recipe = one.recipe._replace(objective=one.recipe.objective._replace(loss=loss))
+    recipe = plan.recipe._replace(objective=plan.recipe.objective._replace(loss=loss))
     nothing = jax.tree.map(lambda x: 0 * x, run()[2])
-    (score,) = evaluator(one=one._replace(recipe=recipe))(nothing)
+    (score,) = evaluator(one=plan._replace(recipe=recipe))(nothing)
     assert score.loss == score.baseline == pytest.approx(np.log(128), rel=1e-5)
 
 
@@ -214,8 +214,8 @@ def test_terms_have_their_trained_or_final_scale():
     falling = optax.linear_schedule(0.3, 0.1, 10)
     objective = multi_token_prediction(tiny.IDS, tokens=3, ahead_scale=falling)
     model = models.decoder(128, objective.facts.heads, **tiny.SIZES, num_layers=2)
-    one = tiny.plan(model, objective, {"decoder": 32})
-    found = evaluator(one=one)(tiny.parameters(one))
+    plan = tiny.plan(model, objective, {"decoder": 32})
+    found = evaluator(one=plan)(tiny.parameters(plan))
     scales = {score.term: score.scale for score in found}
     assert scales == pytest.approx({"tokens": 1.0, "ahead_2": 0.05, "ahead_3": 0.05})
     loss = {score.term: score.loss for score in found}
@@ -249,9 +249,9 @@ def figures_of(kind):
     """Returns (scores by term, held-out batches, outputs for each batch) of an objective."""
     build, objective = OTHERS[kind]
     model = build(128, objective.facts.heads, **tiny.SIZES, num_layers=1)
-    one = tiny.plan(model, objective, {model.layout: 32})
-    params = tiny.parameters(one)
-    made = evaluator(one=one, pieces=labeled() if kind == "classes" else None)
+    plan = tiny.plan(model, objective, {model.layout: 32})
+    params = tiny.parameters(plan)
+    made = evaluator(one=plan, pieces=labeled() if kind == "classes" else None)
     (batches,) = (member.batches for member in made._members.values())
     hidden = [jax.jit(lambda p, b: model.apply(p, b).hidden)(params, batch) for batch in batches]
     return {score.term: score for score in made(params)}, batches, hidden

@@ -41,10 +41,10 @@ def configured(architecture):
 def losses(architecture):
     mesh = tiny.mesh_of(1)
     model, objective, lengths = configured(architecture)
-    one = tiny.plan(model, objective, lengths, mesh=mesh, optimizer=optax.adam(1e-2))
-    abstract = abstract_state_of(one)
+    plan = tiny.plan(model, objective, lengths, mesh=mesh, optimizer=optax.adam(1e-2))
+    abstract = abstract_state_of(plan)
     state = new_state(abstract, 0, mesh)
-    rows, take_step = tiny.batches(one, mesh), jitted_step(one, abstract.shapes)
+    rows, take_step = tiny.batches(plan, mesh), jitted_step(plan, abstract.shapes)
     found = []
     with placed_on(mesh):
         for _ in range(max(STEPS)):

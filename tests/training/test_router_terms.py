@@ -41,10 +41,10 @@ def plan_of(mesh=None, model=None, objective=None, **settings):
 
 @functools.cache
 def two_steps(mesh):
-    one = plan_of(mesh)
-    abstract = abstract_state_of(one)
-    state, rows = new_state(abstract, 0, mesh), tiny.batches(one, mesh)
-    take_step = jitted_step(one, abstract.shapes)
+    plan = plan_of(mesh)
+    abstract = abstract_state_of(plan)
+    state, rows = new_state(abstract, 0, mesh), tiny.batches(plan, mesh)
+    take_step = jitted_step(plan, abstract.shapes)
     with placed_on(mesh):
         for _ in range(2):
             state, metrics = take_step(state, next(rows))

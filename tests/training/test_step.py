@@ -140,11 +140,11 @@ def setup_of(name, mesh, microbatches=1, optimizer=None, **settings):
 def steps_of(name, shape, microbatches, n=2):
     """Returns parameters and metrics after each of `n` steps, on the host."""
     mesh = tiny.mesh_of(*shape)
-    one = setup_of(name, mesh, microbatches)
-    abstract = abstract_state_of(one)
+    plan = setup_of(name, mesh, microbatches)
+    abstract = abstract_state_of(plan)
     state = new_state(abstract, 0, mesh)
-    rows = tiny.batches(one, mesh, data_shards=16)
-    take_step, steps = jitted_step(one, abstract.shapes), []
+    rows = tiny.batches(plan, mesh, data_shards=16)
+    take_step, steps = jitted_step(plan, abstract.shapes), []
     with placed_on(mesh):
         for _ in range(n):
             state, metrics = take_step(state, next(rows))
@@ -233,7 +233,7 @@ def test_row_groups_may_predict_different_things():
     """
     members = objectives.masked_lm, objectives.next_sentence_prediction
     objective = objectives.mixture(IDS, {build.__name__: (build, 1.0) for build in members})
-    one = tiny.plan(
+    plan = tiny.plan(
         models.encoder(128, objective.facts.heads, **SMALL),
         objective,
         ({"encoder": 20}, {"encoder": 22}),
@@ -241,13 +241,13 @@ def test_row_groups_may_predict_different_things():
         data_shards=16,
         mark_document_ends=False,
     )
-    assert [(g.features["labels"], g.features["pools"]) for g in one.recipe.groups] == [
+    assert [(g.features["labels"], g.features["pools"]) for g in plan.recipe.groups] == [
         (3, 0),
         (0, 1),
     ]
-    rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
-    step = functools.partial(train_step, one.recipe, jax.random.key(0))
-    _, metrics = jax.eval_shape(step, abstract_state_of(one).shapes, rows)
+    rows = next(tiny.batches(plan, tiny.mesh_of(1), data_shards=16))
+    step = functools.partial(train_step, plan.recipe, jax.random.key(0))
+    _, metrics = jax.eval_shape(step, abstract_state_of(plan).shapes, rows)
     assert {"loss/tokens", "loss/pair"} <= metrics.keys()
 
 
@@ -255,15 +255,15 @@ def test_row_groups_may_predict_different_things():
 def test_divergences_are_not_added_to_nats_per_token():
     members = {"hybrid": objectives.hybrid_diffusion, "masked": objectives.masked_diffusion}
     objective = objectives.mixture(IDS, {name: (build, 1) for name, build in members.items()})
-    one = tiny.plan(
+    plan = tiny.plan(
         models.encoder(128, objective.facts.heads, **SMALL),
         objective,
         {"encoder": 24},
         data_shards=16,
     )
-    rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
-    step = functools.partial(train_step, one.recipe, jax.random.key(0))
-    _, metrics = jax.eval_shape(step, abstract_state_of(one).shapes, rows)
+    rows = next(tiny.batches(plan, tiny.mesh_of(1), data_shards=16))
+    step = functools.partial(train_step, plan.recipe, jax.random.key(0))
+    _, metrics = jax.eval_shape(step, abstract_state_of(plan).shapes, rows)
     assert {"loss/divergence", "loss/tokens", "metric/bound"} <= metrics.keys()
 
 
@@ -271,10 +271,10 @@ def test_divergences_are_not_added_to_nats_per_token():
 def test_contrastive_negatives_include_other_microbatches():
     """With a sum of microbatch losses, a text would be compared with a quarter of the others."""
     mesh = tiny.mesh_of(1)
-    one = setup_of("two_towers", mesh, 4)
-    alone = one.recipe._replace(objective=views().with_facts(couples_rows=False))
-    state = new_state(abstract_state_of(one), 0, mesh)
-    rows = next(tiny.batches(one, mesh, data_shards=16))
+    plan = setup_of("two_towers", mesh, 4)
+    alone = plan.recipe._replace(objective=views().with_facts(couples_rows=False))
+    state = new_state(abstract_state_of(plan), 0, mesh)
+    rows = next(tiny.batches(plan, mesh, data_shards=16))
     step = jax.jit(functools.partial(train_step, alone, jax.random.key(0)))
     new, added_up = step(state, rows)
     after, metrics = steps_of("two_towers", (1, 1, 1), 4)[0]
@@ -298,9 +298,9 @@ def test_both_passes_over_a_microbatch_use_the_same_dropout():
     """SimCSE's views differ only in dropout, so other draws would make its gradient noise."""
     objective, M = objectives.contrastive(IDS), 2
     encoder = models.encoder(128, objective.facts.heads, **SMALL, dropout_rate=0.3)
-    one = tiny.plan(encoder, objective, {"encoder": 16}, microbatches=M, data_shards=16)
-    recipe = one.recipe
-    batch, params = batch_of(one)
+    plan = tiny.plan(encoder, objective, {"encoder": 16}, microbatches=M, data_shards=16)
+    recipe = plan.recipe
+    batch, params = batch_of(plan)
     # The rows differ in more than their tokens, so that states given to the wrong row would show.
     batch |= {"pools_slots": batch["pools_slots"] + jnp.arange(16)[:, None] % 4}
     key = jax.random.key(9)
@@ -334,10 +334,10 @@ def test_hardware_dropout_differs_between_steps_and_repeats_for_a_step(monkeypat
     tiny.on_one_device(monkeypatch)
     model, losses = models.decoder(128, **SMALL, dropout_rate=0.5), {}
     for hardware in (True, False):
-        one = tiny.plan(model, causal_lm(IDS), {"decoder": 16}, hardware_rng=hardware)
-        rows = jax.tree.map(jnp.asarray, next(tiny.batches(one, one.mesh)))
-        state = new_state(abstract_state_of(one), 0, one.mesh)
-        step = jax.jit(functools.partial(train_step, one.recipe, jax.random.key(3)))
+        plan = tiny.plan(model, causal_lm(IDS), {"decoder": 16}, hardware_rng=hardware)
+        rows = jax.tree.map(jnp.asarray, next(tiny.batches(plan, plan.mesh)))
+        state = new_state(abstract_state_of(plan), 0, plan.mesh)
+        step = jax.jit(functools.partial(train_step, plan.recipe, jax.random.key(3)))
         at = [step(state._replace(step=jnp.int32(n)), rows)[1]["loss"] for n in (1, 2, 1)]
         losses[hardware] = [float(loss) for loss in at]
     first, second, again = losses[True]
@@ -366,10 +366,10 @@ def test_gradient_of_several_labels_per_slot_is_computed_with_their_losses(
         return lax.cond(predicate, *branches)
 
     monkeypatch.setattr(cross_entropy, "lax", types.SimpleNamespace(**vars(lax) | {"cond": spy}))
-    one = setup_of("annealed_targets", tiny.mesh_of(1), microbatches)
-    rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
-    _, params = batch_of(one)
-    recipe = one.recipe
+    plan = setup_of("annealed_targets", tiny.mesh_of(1), microbatches)
+    rows = next(tiny.batches(plan, tiny.mesh_of(1), data_shards=16))
+    _, params = batch_of(plan)
+    recipe = plan.recipe
 
     @jax.jit
     def differentiate(params, rows, step):
@@ -415,9 +415,9 @@ KINDS = {name: CASES[name][:3] for name in CASES if "two_groups" not in name} | 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_term_has_weights_and_finite_sums(name):
     model, objective, lengths = KINDS[name]
-    one = tiny.plan(model(), objective(), lengths, data_shards=16)
-    recipe = one.recipe
-    batch, params = batch_of(one)
+    plan = tiny.plan(model(), objective(), lengths, data_shards=16)
+    recipe = plan.recipe
+    batch, params = batch_of(plan)
 
     @jax.jit
     def both(params, batch):
@@ -436,8 +436,8 @@ def test_every_term_has_weights_and_finite_sums(name):
 @pytest.mark.parametrize("make", [adafactor, lambda: optax.adamw(1e-2)], ids=["adafactor", "adamw"])
 def test_large_parameters_and_moments_are_created_sharded(make):
     mesh = tiny.mesh_of(2, 2, 2)
-    one = setup_of("encoder_decoder_ul2_two_groups", mesh, optimizer=make())
-    abstract = abstract_state_of(one)
+    plan = setup_of("encoder_decoder_ul2_two_groups", mesh, optimizer=make())
+    abstract = abstract_state_of(plan)
     state = new_state(abstract, 0, mesh)
     sizes = {}
     for path, x in jax.tree_util.tree_flatten_with_path(state)[0]:
@@ -487,7 +487,7 @@ def test_factored_adafactor_step_is_the_same_on_a_mesh(shape):
     for axes in ((1, 1, 1), shape):
         mesh = tiny.mesh_of(*axes)
         wide = models.decoder(128, emb_dim=128, num_heads=2, head_dim=8, mlp_dim=512, num_layers=2)
-        one = tiny.plan(
+        plan = tiny.plan(
             wide,
             causal_lm(tiny.IDS),
             {"decoder": 16},
@@ -495,15 +495,15 @@ def test_factored_adafactor_step_is_the_same_on_a_mesh(shape):
             optimizer=adafactor(),
             shard_optimizer_over_data=True,
         )
-        abstract = abstract_state_of(one)
+        abstract = abstract_state_of(plan)
         state = new_state(abstract, 0, mesh)
         names = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)]
         assert any(".v_row" in name for name in names)
         over_data = ["data" in str(x.sharding.spec) for x in jax.tree.leaves(state.opt_state)]
         assert any(over_data) == (axes != (1, 1, 1))
         with placed_on(mesh):
-            take_step = jitted_step(one, abstract.shapes)
-            rows = tiny.batches(one, mesh)
+            take_step = jitted_step(plan, abstract.shapes)
+            rows = tiny.batches(plan, mesh)
             for _ in range(2):
                 state, _ = take_step(state, next(rows))
         assert take_step._cache_size() == 1, "the second step must not compile again"
@@ -518,12 +518,12 @@ def test_factored_adafactor_step_is_the_same_on_a_mesh(shape):
 @pytest.mark.slow
 def test_step_donates_the_memory_of_the_old_state():
     mesh = tiny.mesh_of(2, 2, 2)
-    one = setup_of("decoder_mixture", mesh, microbatches=2)  # a step that was compiled above
-    abstract = abstract_state_of(one)
+    plan = setup_of("decoder_mixture", mesh, microbatches=2)  # a step that was compiled above
+    abstract = abstract_state_of(plan)
     state = new_state(abstract, 0, mesh)
-    rows = next(tiny.batches(one, mesh, data_shards=16))
+    rows = next(tiny.batches(plan, mesh, data_shards=16))
     with placed_on(mesh):
-        new, _ = jitted_step(one, abstract.shapes)(state, rows)
+        new, _ = jitted_step(plan, abstract.shapes)(state, rows)
     assert all(x.is_deleted() for x in jax.tree.leaves(state))
     assert not any(x.is_deleted() for x in jax.tree.leaves(new))
 
@@ -541,9 +541,9 @@ def test_step_donates_the_memory_of_the_old_state():
 )
 def test_corruption_on_a_mesh_adds_no_collective_and_gives_the_same_bits(name, shape):
     mesh = tiny.mesh_of(*shape)
-    one = setup_of(name, mesh)
-    rows = next(tiny.batches(one, mesh, data_shards=16))
-    make = functools.partial(make_batches, one.recipe)
+    plan = setup_of(name, mesh)
+    rows = next(tiny.batches(plan, mesh, data_shards=16))
+    make = functools.partial(make_batches, plan.recipe)
 
     def as_models_take(x):
         by_rows = batch_sharding(mesh)
@@ -565,10 +565,10 @@ def test_corruption_on_a_mesh_adds_no_collective_and_gives_the_same_bits(name, s
 @pytest.mark.slow
 def test_noise_differs_between_rows_groups_steps_and_seeds():
     mesh = tiny.mesh_of(1)
-    one = setup_of("encoder_decoder_ul2_two_groups", mesh)
-    rows = next(tiny.batches(one, mesh, data_shards=16))
+    plan = setup_of("encoder_decoder_ul2_two_groups", mesh)
+    rows = next(tiny.batches(plan, mesh, data_shards=16))
     same = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), rows)
-    make = jax.jit(functools.partial(make_batches, one.recipe))
+    make = jax.jit(functools.partial(make_batches, plan.recipe))
     first, second = make(jax.random.key(0), same)
     again, _ = make(jax.random.key(1), same)
     inputs = np.asarray(first["encoder_input_tokens"])
@@ -583,18 +583,18 @@ def test_noise_differs_between_rows_groups_steps_and_seeds():
     "share, expected", [pytest.param(1e-4, 1.0, marks=pytest.mark.slow), (0.0, 0.0)]
 )
 def test_term_is_a_weighted_mean_for_any_weight_scale(share, expected):
-    one = tiny.plan(tiny.decoder(), causal_lm(IDS), {"decoder": 24}, data_shards=16)
-    batch, params = batch_of(one)
+    plan = tiny.plan(tiny.decoder(), causal_lm(IDS), {"decoder": 24}, data_shards=16)
+    batch, params = batch_of(plan)
 
     def loss_of(share):
         def loss(batch):
-            usual = one.recipe.objective.loss(batch)
+            usual = plan.recipe.objective.loss(batch)
             return objectives.BatchLoss(
                 {"mine": objectives.Term(share * usual.terms["tokens"].weights)},
                 lambda outputs: {"mine": share * usual.sums(outputs)["tokens"].losses},
             )
 
-        recipe = one.recipe._replace(objective=one.recipe.objective._replace(loss=loss))
+        recipe = plan.recipe._replace(objective=plan.recipe.objective._replace(loss=loss))
         weights = term_weights(recipe, [batch])
         return gradients(recipe, params, [batch], weights, 0, jax.random.key(0))[0]
 
@@ -605,10 +605,10 @@ def test_term_is_a_weighted_mean_for_any_weight_scale(share, expected):
 def test_metrics_match_an_independent_computation():
     """The loss by member, z-loss and non-padding fraction are recomputed row by row in NumPy."""
     name, mesh = "encoder_decoder_ul2_two_groups", tiny.mesh_of(1)
-    one = setup_of(name, mesh)
-    recipe = one.recipe
-    state = new_state(abstract_state_of(one), 0, mesh)
-    rows = next(tiny.batches(one, mesh, data_shards=16))
+    plan = setup_of(name, mesh)
+    recipe = plan.recipe
+    state = new_state(abstract_state_of(plan), 0, mesh)
+    rows = next(tiny.batches(plan, mesh, data_shards=16))
     new, metrics = steps_of(name, (1, 1, 1), MICROBATCHES[name])[0]
     key, _ = jax.random.split(jax.random.fold_in(jax.random.key(0), 0))
     forward = jax.jit(

@@ -35,12 +35,12 @@ def batch_of(one, rows=4):
 
 
 def test_token_weights_become_loss_weights_of_the_batch():
-    one = planned(("weights",))
-    batch = batch_of(one)
+    plan = planned(("weights",))
+    batch = batch_of(plan)
     tokens = batch["decoder_target_tokens"]
     live = batch["decoder_segment_ids"] > 0
     np.testing.assert_allclose(batch["decoder_loss_weights"], live * (tokens % 7 / 4), rtol=1e-6)
-    shapes = planning.abstract_batch(one)
+    shapes = planning.abstract_batch(plan)
     assert {name: x.dtype for name, x in batch.items()} == {
         name: x.dtype for name, x in shapes.items()
     }
