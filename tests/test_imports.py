@@ -252,7 +252,7 @@ def run_on_a_token_store(tmp_path):
 
 @pytest.mark.slow
 def test_token_store_run_loads_no_tensorflow(tmp_path):
-    """datatrove, which writes stores, is not necessary, either."""
+    """The run does not need datatrove, which writes stores, either."""
     run = run_on_a_token_store(tmp_path)
     completed = subprocess.run(
         [sys.executable, "-c", WITHOUT, json.dumps([run.arguments(STEPS=4)])],

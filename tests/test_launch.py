@@ -63,7 +63,7 @@ def test_dry_run_calls_no_cloud_command(tmp_path):
 
 
 def test_no_machine_is_created_without_a_pretrax_to_send(tmp_path):
-    """Otherwise `keep` would create a machine and delete it again every minute."""
+    """`keep` would create a machine and delete it again every minute."""
     stand_in(tmp_path, "gcloud", "")
     keep = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
     calls, status = run_script(tmp_path, keep, EVERY="0.1", PRETRAX=str(tmp_path))

@@ -120,7 +120,7 @@ def test_plan_of_a_run_compares_its_memory_with_the_chip(capsys):
 
 @pytest.mark.slow
 def test_memory_of_fully_sharded_parameters_is_divided_by_the_devices(capsys):
-    """As in docs/accelerators.md for another number of chips, -1 uses all remaining devices."""
+    """The value -1 uses all remaining devices, as docs/accelerators.md describes."""
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--gin.mesh.make_mesh.fsdp=-1"
     output = " ".join(run_plan(capsys, *run, "--chips=2", "--of=v3").split())
     assert "Memory of a device: 0.46" in output and "sharded over 4 devices" in output

@@ -57,7 +57,7 @@ def test_every_exported_name_is_documented():
 
 @pytest.mark.slow
 def test_exported_subcommand_names_are_functions():
-    """A file of the checkout, such as train.py, does not hide one."""
+    """Files of the checkout, such as train.py, do not hide them."""
     program = "import pretrax; print(*(type(getattr(pretrax, name)).__name__ for name in {!r}))"
     subcommands = sorted(SUBCOMMANDS.keys() & set(pretrax.__all__))
     assert subcommands == ["compare", "show", "train"]

@@ -32,7 +32,7 @@ BYTES = len("".join(TEXTS).encode())
     ],
 )
 def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, unit):
-    """With the vocabulary of bytes, a token is a byte under every reading, and nothing is drawn."""
+    """The vocabulary is bytes, so a token is a byte, and nothing is sampled."""
     one = trained(builder, name)
     one = one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
     first, *error = bits_per_byte(subject(one), row_tokens=16, positions=9, draws=2)

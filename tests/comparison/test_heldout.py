@@ -170,7 +170,7 @@ def test_settings_do_not_distinguish_noises():
 
 
 def test_noise_of_a_user_function_is_named_despite_array_arguments():
-    """As in docs/own_objective.md: a function of a table, for each document."""
+    """The function takes a table for each document, as in docs/own_objective.md."""
 
     def mask_by_table(table, key, document, lengths):
         return document

@@ -53,7 +53,7 @@ def test_false_claims_at_any_look_stay_below_the_level():
 
 
 def test_seeds_saved_by_large_effects_match_the_docs():
-    """As docs/comparing.md says."""
+    """The numbers are those of docs/comparing.md."""
     random = np.random.default_rng(1)
     one, claimed = ended(random, 4000, effect=3.0, pairs=1)
     assert one.mean() == pytest.approx(4.4, abs=0.1) and claimed.mean() > 0.99

@@ -167,7 +167,7 @@ def test_run_with_a_changed_synthetic_task_is_measured_again(tmp_path, monkeypat
 
 
 def test_line_without_a_version_is_measured_again(tmp_path):
-    """For example, a version that an earlier pretrax kept with a checksum of its code."""
+    """An earlier pretrax stored a checksum of the code instead of a version."""
     write_measured(str(tmp_path), 3, sized, Measured((), "no such model"))
     file = tmp_path / "evaluation/eval_metrics.jsonl"
     (line,) = results.read_lines(file, dict)

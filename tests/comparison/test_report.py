@@ -213,7 +213,7 @@ def test_markdown_and_terminal_state_the_same_findings(run_results):
 
 @pytest.mark.slow
 def test_unit_in_the_name_is_not_repeated(run_results, capsys):
-    """As if an eval metric measures in two units."""
+    """The name of the figure contains its unit, as if an eval metric measured in two units."""
     both = "bits_per_byte (bits per byte)"
     named = [
         m._replace(figure=m.figure._replace(name=m.figure.name.replace("bits_per_byte", both)))

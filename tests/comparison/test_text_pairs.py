@@ -59,7 +59,7 @@ def subject(build, zeros: bool = False):
 
 @pytest.mark.slow
 def test_bag_of_words_detects_shared_topics_but_not_order():
-    """Returns pairs of texts of one topic or two, or pairs that differ only in their order."""
+    """The pairs have one topic or two, or differ only in their order."""
     rng = np.random.default_rng(0)
 
     def pairs(number, of_topic):

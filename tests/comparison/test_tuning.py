@@ -203,7 +203,7 @@ def test_variant_is_trained_with_the_value_of_lowest_tuning_loss(compared):
 
 
 def test_tuned_integers_stay_integers(compared):
-    """For example, a setting that takes no such values, such as a number of steps."""
+    """Some settings, such as a number of steps, accept only integers."""
     one, planned = compared
     steps = dict(parameter="optimizers.warmup_constant.warmup_steps", values=[1, 3], seeds=[7])
     one = dataclasses.replace(one, tuning=Partial(successive_halving, **steps))
@@ -378,7 +378,7 @@ def test_invalid_tuning_values_and_rounds_are_rejected(compared, settings, steps
 
 
 def test_leftover_tuning_trials_are_rejected(compared):
-    """For example, if someone has removed the runs to start again with other settings."""
+    """A user may have removed the runs to start again with other settings."""
     one, planned = compared
     tune(one, planned, (), (), run_all)
     facts.check_nothing_left(dataclasses.replace(one, tuning=None), "small")

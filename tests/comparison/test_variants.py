@@ -64,7 +64,7 @@ def test_every_built_in_comparison_has_runs_and_round_trips(name, tmp_path):
 
 
 def test_corpus_seed_follows_the_seed_of_the_run():
-    """Also if the corpus is within another one."""
+    """This includes a corpus within another corpus."""
     comparison = read_comparison("masking_rate")
     of = runs_of_variants(comparison)
     outer = {v: Partial(validation_split, corpus=run.corpus) for v, run in of.items()}
@@ -206,7 +206,7 @@ def test_variants_may_read_a_synthetic_task_in_another_order():
 
 
 def notes(*, seed, order="up"):
-    """Your own synthetic task, which is not drawn here."""
+    """A user's synthetic task that this file never draws."""
 
 
 def test_order_of_a_user_synthetic_task_counts_as_other_data():

@@ -104,7 +104,7 @@ def test_untrainable_sentencepiece_vocabularies_are_rejected(
 def test_word_vocabularies_are_deterministic_and_match_the_library(
     tmp_path, text, model_type, size
 ):
-    """Without our workaround, the library numbers pieces in a different order each time."""
+    """The library alone would number pieces in a different order each time."""
     source = vocabularies.VocabularySource(lambda: [text])
     files = []
     for name in ("first", "second"):
@@ -478,7 +478,7 @@ def test_continuation_prefix_is_read(kind, prefix):
 
 @pytest.mark.parametrize("in_bytes", [False, True])
 def test_end_of_word_suffix_is_read(in_bytes):
-    """As in CLIP. Whether a piece starts a word depends on the piece before it."""
+    """In CLIP, for example, the previous piece determines whether a piece starts a word."""
     pieces = ["<pad>", "</s>", "r", "Ã©" if in_bytes else "é", "r</w>", ".</w>", "7</w>"]
     made = tokenizers.Tokenizer(
         tokenizers.models.BPE(

@@ -46,7 +46,7 @@ def text_of(tokens):
 
 
 def test_codec_round_trips_special_tokens():
-    """Otherwise the tests below would compare different texts."""
+    """The tests below rely on this round trip to compare texts."""
     tokens = [*CODEC.encode("a é"), *IDS.sentinels[:2], IDS.mask, IDS.sep, IDS.cls, *IDS.fim]
     assert CODEC.encode(CODEC.decode(tokens)) == tokens
 

@@ -76,7 +76,7 @@ def test_overlapping_k_mers_accept_only_letters_of_their_alphabet(tmp_path):
 
 
 def test_variant_bound_uses_the_same_noise_for_both_sequences():
-    """The score from one sequence to another is the negative score of the way back."""
+    """Exchanging the two sequences negates the score."""
     model = trained("encoder", "masked_diffusion")
     other = "ACGTTGCAAG"
     (forward,) = score_variants(model, WILD_TYPE, [SequenceVariant.between(WILD_TYPE, other)])

@@ -268,7 +268,7 @@ def test_drafts_after_the_last_token_are_not_counted():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_own_drafts_match_the_heads_for_tokens_ahead(name):
-    """They are the drafts of the model in the form for training, run over the prompt and drafts."""
+    """The expected drafts come from the training form, run over the prompt and earlier drafts."""
     model, params = made(name)
     decoding, own, drafter, draft_params = own_drafts(model, params)
 

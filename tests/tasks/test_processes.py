@@ -81,7 +81,7 @@ def test_reader_of_the_cycle_scores_1_and_guessing_scores_chance():
 @pytest.mark.slow
 @pytest.mark.parametrize(("follows", "share"), [(False, 0.29), (True, 0.32)])
 def test_knowing_that_no_state_repeats_raises_chance(follows, share):
-    """The share is that of chance among the answers that were not read, as in the docstring."""
+    """The share equals chance among the answers that were not read, as in the docstring."""
     task = processes(seed=0, documents=1, questions=3000)
     shares = []
     for question in task.questions:

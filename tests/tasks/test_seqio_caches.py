@@ -125,7 +125,7 @@ def test_cached_stream_resumes_exactly(tmp_path, unit, units, monkeypatch):
 
 @pytest.mark.slow
 def test_mixture_reads_several_caches_and_a_source(tmp_path):
-    """As in SeqIO, a task that cannot be cached is read from its source."""
+    """A task that cannot be cached is read from its source, as in SeqIO."""
     for name, folder in (("cached_a", "one"), ("cached_b", "other")):
         task, source = register(name, [tokenize, CACHE])
         write_cache(task, tmp_path / folder)
@@ -200,7 +200,7 @@ def test_damaged_cache_file_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_cache_of_another_vocabulary_is_rejected(tmp_path, model, t5_like):
-    """A vocabulary unlike the run's is detected by its file, one unlike the task's by the text."""
+    """The file reveals a vocabulary unlike the run's, and the text one unlike the task's."""
     pieces = functools.partial(seqio.SentencePieceVocabulary, extra_ids=100)
     settings = {"cache_dirs": [str(tmp_path)]}
     task, _ = register("cached_text", [tokenize, CACHE], vocabulary=pieces(model))

@@ -159,7 +159,7 @@ def test_lengths_by_feature_are_rejected_with_the_stack_names(tmp_path, tiny):
 
 
 def test_source_with_more_files_rejects_an_old_position(tmp_path, tiny):
-    """With more files the order changes, so some files would be read twice and others never."""
+    """More files change the order, so some files would be read twice and others never."""
     vocabulary = seqio.TaskRegistry.get("numbers_text").output_features["targets"].vocabulary
     streams, files = [], []
     for name in "ab":

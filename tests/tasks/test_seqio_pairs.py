@@ -122,7 +122,7 @@ def test_word_without_a_token_has_no_tag():
 
 
 def test_tag_objective_reads_one_label_per_word(tmp_path):
-    """The objective makes one label for each word of such a document."""
+    """The objective makes one label for each word of a tagged document."""
     register("pairs_tags", [("Ada met é", "red blue red")])
     settings = dict(answers="tags", classes=["red", "blue"], given_tokens=64)
     corpus = corpus_of(tmp_path, "pairs_tags", **settings)
@@ -172,7 +172,7 @@ def test_missing_text_file_names_the_task(tmp_path):
 
 
 def test_run_vocabulary_keeps_its_special_ids(tmp_path):
-    """Its special ids are kept too, even if they differ from the default ids."""
+    """The special ids are kept even if they differ from the default ids."""
     run = str(tmp_path / "run")
     tokenizer = tokenization.byte_tokenizer()
     ids = special_tokens.token_ids(tokenizer, sentinels=7, specials=("sep", "Q", "cls"))

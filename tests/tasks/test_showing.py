@@ -38,7 +38,7 @@ def test_notebook_shows_a_page_for_light_and_dark_screens(spans):
 
 
 def test_repr_is_plain_text_in_a_notebook(spans, monkeypatch):
-    """In a notebook, rich displays what a console prints, unless this is disabled."""
+    """Rich would display what a console prints in a notebook, unless this is disabled."""
     expected = repr(spans)
     shell = type("ZMQInteractiveShell", (), {})  # rich recognizes a notebook by this class
     monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)

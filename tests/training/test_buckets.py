@@ -162,7 +162,7 @@ def test_unavailable_bucket_gives_a_warning_and_hides_no_error(bucket, run, monk
 
 
 def test_interrupted_push_is_recognized(bucket, run, monkeypatch):
-    """Otherwise this machine's lines would be taken for another's, and later lines dropped."""
+    """This machine would take its own lines for another machine's and drop later lines."""
     write = buckets.Folder.write
 
     def fail_at_config(folder, name, content):

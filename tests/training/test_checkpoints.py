@@ -259,7 +259,7 @@ def test_description_with_a_missing_entry_is_damage(run_dir, name):
 
 
 def test_unreadable_loss_raises_and_a_missing_loss_does_not(run_dir):
-    """Otherwise the best checkpoint would be deleted while its disk does not answer."""
+    """If it were ignored, the best checkpoint could be deleted while its disk does not answer."""
     path = run_dir / "checkpoints/2/data/checksums.json"
     path.unlink()
     path.symlink_to(path)

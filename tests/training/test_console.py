@@ -88,7 +88,7 @@ def test_loss_without_a_baseline_shows_no_baseline():
 
 
 def test_loss_without_targets_is_not_shown_as_0():
-    """For example, a loss of digits in a text without digits."""
+    """A loss of digits, for example, has no targets in a text without digits."""
     numbers = Score("a", "numbers", loss=0.0, baseline=None, targets=0, of_tokens=True)
     for output in (
         printed(print_scores, [numbers], 3),

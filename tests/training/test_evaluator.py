@@ -113,7 +113,7 @@ def test_batch_size_does_not_change_the_scores(rows):
 
 @pytest.mark.slow
 def test_corruption_is_traced_once_for_heldout_and_training_text():
-    """This holds although the held-out text is one batch and the training text is several."""
+    """The held-out text is one batch, and the training text is several batches."""
     one, traced = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32}), []
     objective = one.recipe.objective
 

@@ -118,7 +118,7 @@ def test_checkpoint_folder_in_a_bucket_is_claimed_once(monkeypatch, tmp_path):
 
 
 def test_run_directory_in_an_fsspec_bucket_owns_its_checkpoints(run, tmp_path):
-    """Its checkpoints are elsewhere, since Orbax cannot write to such a bucket."""
+    """The checkpoints are outside of the bucket, since Orbax cannot write to such a bucket."""
     address, where = "memory://bucket/of_run_ids", str(tmp_path / "disk")
     assert not owns(address, where)
     content = (run / run_directory.RUN_ID).read_bytes()
@@ -160,7 +160,7 @@ def test_readers_follow_a_config_only_to_checkpoints_of_the_same_run(tmp_path):
 
 @pytest.mark.slow
 def test_run_with_external_checkpoints_resumes_and_another_is_rejected(tmp_path, capsys):
-    """It can be resumed by the same command and by its own config.gin."""
+    """The run resumes with the same command and with its own config.gin."""
     data = tiny.write_documents(tmp_path / "store")
     elsewhere = {"training__Run__checkpoint_dir": str(tmp_path / "disk")}
     run = tiny.Run(tmp_path / "run", data)

@@ -71,7 +71,7 @@ def test_two_runs_in_one_process_give_separate_results(run):
 
 @pytest.mark.slow
 def test_decoder_initializes_an_encoder_decoder(run):
-    """As in T5Gemma 2, every parameter of both stacks starts as a parameter of the decoder."""
+    """Every parameter of both stacks starts as a parameter of the decoder, as in T5Gemma 2."""
     trained(run)
     own = dict(positions="rotary", attention_scale=None, mlp_activations=("silu", "linear"))
     layers = dict(num_encoder_layers=1, num_decoder_layers=1, merged_attention=True)

@@ -207,7 +207,7 @@ MICROBATCHES = {"encoder_decoder_ul2_two_groups": 4}
     ],
 )
 def test_step_changes_every_parameter(name):
-    """Otherwise a step that does nothing would pass the tests above."""
+    """A step that does nothing would pass the tests above."""
     (first, _), (second, _) = steps_of(name, (1, 1, 1), MICROBATCHES.get(name, 1))
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), first, second)
     assert all(jax.tree.leaves(changed)), changed
@@ -269,7 +269,7 @@ def test_divergences_are_not_added_to_nats_per_token():
 
 @pytest.mark.slow
 def test_contrastive_negatives_include_other_microbatches():
-    """With a sum of microbatch losses, a text would be compared with a quarter of the others."""
+    """A sum of microbatch losses would compare a text with only a quarter of the other texts."""
     mesh = tiny.mesh_of(1)
     plan = setup_of("two_towers", mesh, 4)
     alone = plan.recipe._replace(objective=views().with_facts(couples_rows=False))
@@ -479,7 +479,7 @@ def _shapes(hlo: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1)])
 def test_factored_adafactor_step_is_the_same_on_a_mesh(shape):
-    """Its moments are rows and columns for matrices of 128 x 128 or more.
+    """The moments of matrices of 128 x 128 or more are rows and columns.
 
     Parts are sharded over `data`.
     """

@@ -327,7 +327,7 @@ VALUES = {
 @pytest.mark.parametrize("name", trust.OUTSIDE)
 @pytest.mark.parametrize("by_macro", [False, True])
 def test_run_directory_cannot_set_fields_outside_of_it(tmp_path, name, by_macro):
-    """It may not set such a field directly or through a macro, unless the user sets it too."""
+    """A run directory may set such a field, also by a macro, only if the user sets it too."""
     there = write_run(tmp_path / "theirs", "decoder", "causal_lm")
     tracked = "[@trackers.weights_and_biases]"
     mine, value = tmp_path / "mine.gin", tracked if name == "trackers" else repr(VALUES[name])

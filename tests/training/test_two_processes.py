@@ -268,7 +268,7 @@ def start_joined(run_dir, program=JOINED, **env) -> subprocess.Popen:
 
 @pytest.mark.slow
 def test_processes_with_different_settings_are_rejected(tmp_path):
-    """Otherwise one model would train with two learning rates, or the processes would hang."""
+    """One model would train with two learning rates, or the processes would hang."""
     both = [start_joined(tmp_path, **place, SEED=seed) for place, seed in zip(places(), "05")]
     errs = [p.communicate(timeout=60)[1] for p in both]
     assert [p.returncode for p in both] == [1, 1]

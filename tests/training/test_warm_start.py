@@ -81,7 +81,7 @@ def test_matching_parameters_are_taken_and_the_rest_is_reported(source, inside):
 
 
 def test_external_checkpoints_of_the_source_are_taken(source, tmp_path):
-    """The run directory is given, by which vocabularies and classes are compared."""
+    """The result names the run directory, whose vocabulary and classes are compared."""
     config = tmp_path / "config.gin"
     for folder, fits in (f"{source[0]}/checkpoints", True), (f"{tmp_path}/none", False):
         config.write_text(f"training.Run.checkpoint_dir = '{folder}'\n")

@@ -114,7 +114,7 @@ def test_missing_wandb_account_is_explained(run, calls, monkeypatch):
 
 
 def test_resumed_run_continues_if_wandb_is_unavailable(run, calls, monkeypatch, tmp_path):
-    """For example, the run is started again at night and the network is down."""
+    """The network may be down when a run is started again at night."""
 
     def reject(**settings):
         raise sys.modules["wandb"].Error("connection refused")
