@@ -121,7 +121,7 @@ def assert_same_decoding(found, counts, expected, number):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["masks", "causal masks"])
 def test_masked_drafts_match_training(name):
-    """A step drafts what one pass over the text and a block of masks after it predicts.
+    """The expected drafts are predictions of one pass over the text and a block of masks.
 
     The blocks of training start at multiples of their size. Here they start anywhere.
     """

@@ -193,9 +193,9 @@ def test_two_killed_processes_resume_bit_for_bit(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [*BROKEN, "file"])
 def test_two_processes_agree_on_a_damaged_checkpoint(alone, data, tmp_path, broken):
-    """They must agree that it is damaged, though only one may have read the damaged part.
+    """Both processes skip the checkpoint, although only one may have read the damaged part.
 
-    If it is not damaged, they must agree to read it again.
+    If the checkpoint is intact, both processes read it again.
     """
     whole, _ = alone
     run = tiny.Run(tmp_path, data)
