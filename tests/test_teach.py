@@ -19,10 +19,10 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     more = 'training.Run.sequence_lengths = {"decoder": 16}\n'
     write_run(tmp_path / "teacher", "decoder", "causal_lm", more=more)
-    one = open_run("teacher")
+    opened_run = open_run("teacher")
     texts = ["some text, and more of it", "short", "another text"]
-    documents = [np.array(one.encode(text)) for text in texts]
-    write_store("text", documents, one.ids, heldout=documents[:1])
+    documents = [np.array(opened_run.encode(text)) for text in texts]
+    write_store("text", documents, opened_run.ids, heldout=documents[:1])
     return tmp_path
 
 
@@ -49,11 +49,11 @@ def test_taught_store_has_predictions_and_the_vocabulary(folder, capsys):
 
 @pytest.mark.slow
 def test_incompatible_stores_are_rejected(folder, capsys):
-    one = open_run("teacher")
-    write_store("weighted", [Document(np.array([5]), weights=np.array([1.0]))], one.ids)
+    opened_run = open_run("teacher")
+    write_store("weighted", [Document(np.array([5]), weights=np.array([1.0]))], opened_run.ids)
     with exits(capsys, "weighted", "weights"):
         cli.run("teach", ["--run=teacher", "--store=weighted", "--out=taught"])
-    smaller = one.ids._replace(text=(one.ids.text[0], one.ids.text[1] - 1))
+    smaller = opened_run.ids._replace(text=(opened_run.ids.text[0], opened_run.ids.text[1] - 1))
     write_store("other", [np.array([5])], smaller)
     with exits(capsys, "other"):
         cli.run("teach", ["--run=teacher", "--store=other", "--out=taught"])

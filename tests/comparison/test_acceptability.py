@@ -76,8 +76,8 @@ def constant(one):
 
 @pytest.mark.slow
 def test_constant_outputs_score_one_half():
-    one = constant(trained("decoder", "causal_lm"))
-    summary, *kinds = minimal_pairs(subject_of(one), pairs=2)
+    constant_model = constant(trained("decoder", "causal_lm"))
+    summary, *kinds = minimal_pairs(subject_of(constant_model), pairs=2)
     assert (summary.value, summary.baseline, summary.note) == (0.5, 0.5, "12 pairs")
     assert [(k.name, k.value) for k in kinds] == [(f"minimal_pairs/{k}", 0.5) for k in KINDS]
 
@@ -133,8 +133,8 @@ def test_empty_and_one_token_texts_are_scored_by_noise(texts):
 
 @pytest.mark.slow
 def test_pairs_have_different_noise_and_ties_score_half_a_point():
-    one = constant(trained("decoder", "block_diffusion"))
-    subject = subject_with_noise(one, "block_diffusion")
+    constant_model = constant(trained("decoder", "block_diffusion"))
+    subject = subject_with_noise(constant_model, "block_diffusion")
     found = log_probs_by_noise(subject, BOTH, 8)
     assert scored(found) == [0.5, 0.5] and found[0] != found[2]
 

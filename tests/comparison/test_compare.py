@@ -87,8 +87,10 @@ def test_added_variant_runs_only_what_is_missing(copied_comparison):
     assert small.compare_in_process(file, "--gin.SEEDS=[1]") == 0
     assert started == ["runs/third/seed_1"]
     found = small.results(pathlib.Path(file).parent / "compared")
-    of = {one["variant"]: one["value"] for one in found}
-    assert list(of) == ["small", "large/2", "third"] and of["third"] == of["small"]
+    value_of = {one["variant"]: one["value"] for one in found}
+    assert (
+        list(value_of) == ["small", "large/2", "third"] and value_of["third"] == value_of["small"]
+    )
 
 
 @pytest.mark.slow
@@ -276,8 +278,8 @@ def test_unfinished_run_has_no_cost_and_no_figures(copied_comparison):
     result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
     atomic_writes.write_record(result, atomic_writes.read_json(result) | {"finished": False})
     comparison = read_comparison(file, trusted=["tests"])
-    of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
-    found = results_of(comparison, trials_of(comparison, runs_of_variants(comparison), of))
+    facts_of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
+    found = results_of(comparison, trials_of(comparison, runs_of_variants(comparison), facts_of))
     seeds = [(run.variant, run.seed) for run in found.runs]
     assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
 
@@ -286,8 +288,8 @@ def test_unfinished_run_has_no_cost_and_no_figures(copied_comparison):
 def test_trial_state_reads_each_file_once(copied_comparison):
     """Data that was read before stays unchanged, although the files are gone."""
     comparison = read_comparison(copied_comparison[0], trusted=["tests"])
-    of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
-    trial, *_ = trials_of(comparison, runs_of_variants(comparison), of)
+    facts_of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
+    trial, *_ = trials_of(comparison, runs_of_variants(comparison), facts_of)
     state = trial.state
     assert state.is_complete and state.last_step == trial.run.steps
     names = set(state.evaluation_metrics)
@@ -360,16 +362,18 @@ def test_solved_sizes_are_kept_and_their_remaining_difference_reported(
     small.run_trials_in_process(monkeypatch)
     monkeypatch.setattr(trials.trainer, "train", lambda *_: SimpleNamespace(finished=False))
     assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 1
-    of = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "flat")}
-    left = abs(of["wide"].parameters - of["small"].parameters)
+    facts_of = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "flat")}
+    left = abs(facts_of["wide"].parameters - facts_of["small"].parameters)
     # Half of the cost of one more unit in two layers of three matrices.
     assert left <= 2 * 3 * 12 / 2
-    assert of["flat"].flops_per_step == pytest.approx(of["small"].flops_per_step, rel=0.02)
+    assert facts_of["flat"].flops_per_step == pytest.approx(
+        facts_of["small"].flops_per_step, rel=0.02
+    )
     output = " ".join(capsys.readouterr().out.split())
     for variant in ("wide", "flat"):
-        assert f"{variant} has {of[variant].solved}, which leaves " in output
-        number = of[variant].solved.split()[-1]
-        assert f"models.decoder.mlp_dim = {number}\n" in of[variant].settings
+        assert f"{variant} has {facts_of[variant].solved}, which leaves " in output
+        number = facts_of[variant].solved.split()[-1]
+        assert f"models.decoder.mlp_dim = {number}\n" in facts_of[variant].settings
     assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 1  # The solved size is unchanged.
     small.append(
         file, EQUAL.replace('reference = "small"', 'reference = "other"').replace("small", "other")
@@ -479,8 +483,8 @@ def test_figures_of_code_that_changed_meanwhile_are_measured_again(written, monk
 @pytest.mark.slow
 def test_failure_note_names_the_missing_steps_or_figures(copied_comparison, monkeypatch):
     comparison = read_comparison(copied_comparison[0], trusted=["tests"])
-    of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
-    trial, *_ = trials_of(comparison, runs_of_variants(comparison), of)
+    facts_of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
+    trial, *_ = trials_of(comparison, runs_of_variants(comparison), facts_of)
 
     def noted(trial, status=0) -> str:
         worker_processes.note_failure(trial, status)

@@ -33,9 +33,11 @@ BYTES = len("".join(TEXTS).encode())
 )
 def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, unit):
     """The vocabulary is bytes, so a token is a byte, and nothing is sampled."""
-    one = trained(builder, name)
-    one = one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
-    first, *error = bits_per_byte(subject(one), row_tokens=16, positions=9, draws=2)
+    trained_model = trained(builder, name)
+    trained_model = trained_model._replace(
+        params=jax.tree.map(lambda x: 0 * x, trained_model.params)
+    )
+    first, *error = bits_per_byte(subject(trained_model), row_tokens=16, positions=9, draws=2)
     assert (first.name, first.unit) == ("bits_per_byte", unit)
     assert first.value == pytest.approx(math.log2(ROWS), rel=1e-5)
     assert [e.value for e in error] == pytest.approx([0.0] * len(error), abs=1e-5)
@@ -129,9 +131,9 @@ def subject_of_run(one, name, **settings):
 )
 def test_noise_bound_of_constant_outputs_is_the_log_of_the_ids(builder, name, ids):
     """The model knows nothing, so all rows of the embedding, or all bytes, are equally likely."""
-    one = trained(builder, name)
-    one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
-    bits, error = bits_per_byte(subject_of_run(one, name), row_tokens=16, draws=128)
+    trained_model = trained(builder, name)
+    trained_model = trained_model._replace(params=jax.tree.map(np.zeros_like, trained_model.params))
+    bits, error = bits_per_byte(subject_of_run(trained_model, name), row_tokens=16, draws=128)
     assert bits.unit == "bits per byte, upper bound" and "noise" in bits.note
     assert bits.value == pytest.approx(math.log2(ids), abs=4 * error.value + 0.02)
     assert 0 < error.value < 0.5
@@ -141,9 +143,9 @@ def test_noise_bound_of_constant_outputs_is_the_log_of_the_ids(builder, name, id
 @pytest.mark.parametrize("name", ["any_subset_lm", "shuffled_lm"])
 def test_order_bound_of_constant_outputs_is_the_log_of_the_ids(name):
     """Every token is predicted once in every order, so a constant model has no sampling error."""
-    one = trained("decoder", name)
-    one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
-    bits, error = bits_per_byte(subject_of_run(one, name), row_tokens=16, draws=4)
+    trained_model = trained("decoder", name)
+    trained_model = trained_model._replace(params=jax.tree.map(np.zeros_like, trained_model.params))
+    bits, error = bits_per_byte(subject_of_run(trained_model, name), row_tokens=16, draws=4)
     assert bits.unit == "bits per byte, upper bound"
     assert bits.value == pytest.approx(math.log2(ROWS), rel=1e-5)
     assert error.value < 1e-5

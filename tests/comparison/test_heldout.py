@@ -47,15 +47,15 @@ def subject(layout: str):
     else:
         model, objective = getattr(tiny, layout)(), prefix_lm(tiny.IDS)
     stacks = {stack: 64 for stack in layout.split("_")}
-    one = tiny.plan(model, objective, stacks)
+    plan = tiny.plan(model, objective, stacks)
     ids = ENCODER_IDS if layout == "encoder" else tiny.IDS
     pieces = [
         Document(d, ends_document=i % 3 != 0) for i, d in enumerate(tiny.documents(30, seed=3))
     ]
-    corpus = one.corpus._replace(ids=ids, heldout=lambda n: pieces)
-    one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=ids))
-    params = tiny.parameters(one)
-    return types.SimpleNamespace(plan=one, saved=types.SimpleNamespace(params=params))
+    corpus = plan.corpus._replace(ids=ids, heldout=lambda n: pieces)
+    plan = plan._replace(corpus=corpus, recipe=plan.recipe._replace(ids=ids))
+    params = tiny.parameters(plan)
+    return types.SimpleNamespace(plan=plan, saved=types.SimpleNamespace(params=params))
 
 
 def scores(layout, objective, params=None):
@@ -196,11 +196,13 @@ def test_mean_is_missing_if_an_objective_cannot_be_computed():
 
 @pytest.mark.slow
 def test_rows_longer_than_in_training_give_a_warning():
-    one = subject("decoder")
-    short = dataclasses.replace(one.plan.run, sequence_lengths={"decoder": 16})
-    one = types.SimpleNamespace(plan=one.plan._replace(run=short), saved=one.saved)
+    model_subject = subject("decoder")
+    short = dataclasses.replace(model_subject.plan.run, sequence_lengths={"decoder": 16})
+    model_subject = types.SimpleNamespace(
+        plan=model_subject.plan._replace(run=short), saved=model_subject.saved
+    )
     with warns(BeyondTraining, "decoder", 16):
-        loss_under(one, objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
+        loss_under(model_subject, objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
 
 
 def test_errors_during_evaluation_are_not_reported_as_rejections(monkeypatch):

@@ -31,9 +31,9 @@ def subject(builder="decoder", objective="causal_lm", constant=False, **settings
     partial = Partial(
         planted_passages, **{"corpus": corpus, "passages": 2, "passage_tokens": LENGTH} | settings
     )
-    one = subject_of(trained(builder, objective), constant=constant, corpus=partial)
-    one.plan = types.SimpleNamespace(corpus=None)
-    return one
+    model_subject = subject_of(trained(builder, objective), constant=constant, corpus=partial)
+    model_subject.plan = types.SimpleNamespace(corpus=None)
+    return model_subject
 
 
 def test_memorization_figures_match_hand_computed_values(monkeypatch):
@@ -82,8 +82,8 @@ def test_unsuitable_passages_models_and_corpora_are_rejected():
 
 @pytest.mark.parametrize("inner", [python_library, Partial(python_library, heldout_every=20)])
 def test_library_metrics_reject_planted_library_passages(inner):
-    one = subject_of(
+    model_subject = subject_of(
         trained("decoder", "causal_lm"), corpus=Partial(planted_passages, corpus=inner)
     )
     with refuses(ValueError, "corpora.planted_passages"):
-        one.check_library_unseen()
+        model_subject.check_library_unseen()

@@ -37,8 +37,8 @@ def column(rows, unit="share", better=HIGHER, baseline=None) -> Column:
 
 
 def reason(*given, still_falls=False) -> str:
-    one = column(*given)
-    return leave_out(one, noise_of(one), still_falls)
+    figure_column = column(*given)
+    return leave_out(figure_column, noise_of(figure_column), still_falls)
 
 
 def covered(hits: int, draws: int) -> bool:
@@ -47,11 +47,11 @@ def covered(hits: int, draws: int) -> bool:
 
 
 def test_noise_of_two_variants_is_the_deviation_of_their_differences():
-    one = noise_of(column([[1, 3], [2, 7]]))  # differences of 1 and 4
-    assert one.freedom == 1 and one.deviation == pytest.approx(3 / math.sqrt(2))
-    low, high = one.interval
-    assert low == pytest.approx(one.deviation / math.sqrt(2.7055), rel=1e-4)  # chi-squared
-    assert high == pytest.approx(one.deviation / math.sqrt(0.015791), rel=1e-4)
+    noise = noise_of(column([[1, 3], [2, 7]]))  # differences of 1 and 4
+    assert noise.freedom == 1 and noise.deviation == pytest.approx(3 / math.sqrt(2))
+    low, high = noise.interval
+    assert low == pytest.approx(noise.deviation / math.sqrt(2.7055), rel=1e-4)  # chi-squared
+    assert high == pytest.approx(noise.deviation / math.sqrt(0.015791), rel=1e-4)
 
 
 def test_noise_of_several_variants_is_pooled():
@@ -66,8 +66,11 @@ def test_noise_of_several_variants_is_pooled():
 
 
 def test_variant_with_missing_seeds_is_left_out_of_the_noise():
-    one = column([[1, 3], [2, 7], [5, 5]])
-    assert noise_of(one._replace(values={**one.values, "v2": {0: 5.0}})).freedom == 1
+    figure_column = column([[1, 3], [2, 7], [5, 5]])
+    assert (
+        noise_of(figure_column._replace(values={**figure_column.values, "v2": {0: 5.0}})).freedom
+        == 1
+    )
     assert noise_of(column([[1, 2]])).freedom == 0 and noise_of(column([])).freedom == 0
     assert math.isnan(noise_of(column([[1], [2]])).interval[0])
 

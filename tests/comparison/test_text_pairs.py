@@ -42,16 +42,16 @@ class Topics:
 def subject(build, zeros: bool = False):
     objective = build(IDS, at_sentence_ends=False)
     encoder = models.encoder(128, objective.facts.heads, **tiny.SIZES, num_layers=1)
-    one = tiny.plan(encoder, objective, {"encoder": 32})
+    plan = tiny.plan(encoder, objective, {"encoder": 32})
     stream = Topics(7)
     held = [stream.next_document() for _ in range(SMALL["pairs"] + 8)]
-    corpus = one.corpus._replace(open_shard=Topics, heldout=lambda n: held)
-    one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=IDS))
-    params = tiny.parameters(one)
+    corpus = plan.corpus._replace(open_shard=Topics, heldout=lambda n: held)
+    plan = plan._replace(corpus=corpus, recipe=plan.recipe._replace(ids=IDS))
+    params = tiny.parameters(plan)
     if zeros:
         params = jax.tree.map(np.zeros_like, params)
     return types.SimpleNamespace(
-        plan=one,
+        plan=plan,
         saved=types.SimpleNamespace(params=params),
         trained=types.SimpleNamespace(decode=lambda tokens: " ".join(f"w{x}" for x in tokens)),
     )

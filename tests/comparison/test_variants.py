@@ -399,12 +399,12 @@ def test_uncounted_targets_are_extrapolated_from_counted_steps(masked, monkeypat
 @pytest.mark.slow
 def test_target_budget_rejects_noise_that_changes_after_counted_steps(monkeypatch):
     monkeypatch.setattr(budgets, "COUNTED", 2)
-    one = encoder_plan(
+    plan = encoder_plan(
         objectives.annealed(IDS, objectives.masked_lm, "rate", 0.5, 0.1, 9, stages=2)
     )
-    assert budgets.targets(one, number=300) == 2
+    assert budgets.targets(plan, number=300) == 2
     with refuses(ValueError, "2", "rate_0.5"):
-        budgets.targets(one, number=5000)
+        budgets.targets(plan, number=5000)
 
 
 @pytest.mark.slow

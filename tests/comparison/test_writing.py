@@ -116,8 +116,8 @@ def test_answer_scores_match_hand_computed_values(short_task, monkeypatch):
     found = by_name(finetune_to_write(subject, task="translation"))
     assert found["/exact_match"].value == found["/from_scratch/exact_match"].value == 7 / 8
     assert found["/rouge_2"].value == 7 / 8 and found["/rouge_2"].baseline == 1 / 2
-    one = writing.with_answer_forms(subject.trained)
-    scored = score(one, FEW["validation"])
+    writer = writing.with_answer_forms(subject.trained)
+    scored = score(writer, FEW["validation"])
     bits = -sum(each.log_prob for each in scored) / math.log(2) / 24
     assert found["/bits_per_byte"].value == pytest.approx(bits)
 
@@ -125,8 +125,8 @@ def test_answer_scores_match_hand_computed_values(short_task, monkeypatch):
 @pytest.mark.sampled
 @pytest.mark.parametrize("builder", MODELS)
 def test_finetuning_loss_counts_only_answer_tokens(builder):
-    one = writing.with_answer_forms(trained(builder, MODELS[builder]))
-    answered = [answered_prompt(one, *pair) for pair in PAIRS[:8]]
+    writer = writing.with_answer_forms(trained(builder, MODELS[builder]))
+    answered = [answered_prompt(writer, *pair) for pair in PAIRS[:8]]
     asked = []
 
     def stepped(loss, params, batch_of, *_):
@@ -135,8 +135,8 @@ def test_finetuning_loss_counts_only_answer_tokens(builder):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "stepped", stepped)
-        writing.finetuned_writer(one, answered, 1, [0.1], 8)
-    expected = -np.mean(np.concatenate([each.log_probs for each in score(one, PAIRS[:8])]))
+        writing.finetuned_writer(writer, answered, 1, [0.1], 8)
+    expected = -np.mean(np.concatenate([each.log_probs for each in score(writer, PAIRS[:8])]))
     assert asked == [pytest.approx(expected, rel=1e-4)]
 
 

@@ -32,10 +32,10 @@ def numbers(pieces) -> set[int]:
 
 
 def test_training_reads_no_heldout_document():
-    one = split(every=5)
-    held = numbers(one.heldout(10**6))
+    corpus = split(every=5)
+    held = numbers(corpus.heldout(10**6))
     assert 40 < len(held) < 120  # One in five of the 400 documents is held out.
-    streams = [one.open_shard(shard, 3) for shard in range(3)]
+    streams = [corpus.open_shard(shard, 3) for shard in range(3)]
     trained = numbers(stream.next_document() for stream in streams for _ in range(400))
     assert not held & trained and trained | held == set(range(400))
 
@@ -47,8 +47,8 @@ def test_requested_number_of_documents_is_held_out():
 
 
 def test_stream_resumes_at_its_position():
-    one = split(every=3)
-    stream, again = one.open_shard(0, 1), one.open_shard(0, 1)
+    corpus = split(every=3)
+    stream, again = corpus.open_shard(0, 1), corpus.open_shard(0, 1)
     for _ in range(50):
         stream.next_document()
     again.restore(stream.state())

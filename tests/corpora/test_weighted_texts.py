@@ -71,7 +71,7 @@ def test_token_weights_follow_their_characters(tmp_path, name):
 
 def test_parquet_file_gives_the_same_documents(tmp_path):
     lines = [line for line in LINES if isinstance(line.get("weights"), list)]
-    one = first_epoch(corpus_of(tmp_path, lines))
+    documents = first_epoch(corpus_of(tmp_path, lines))
     ranges = [[list(map(float, x)) for x in line["weights"]] for line in lines]
     table = pyarrow.table({"text": [line["text"] for line in lines], "weights": ranges})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
@@ -81,7 +81,7 @@ def test_parquet_file_gives_the_same_documents(tmp_path):
         vocabulary=VOCABULARIES["bytes"],
         weights_field="weights",
     )
-    for document, other in zip(one, first_epoch(corpus), strict=True):
+    for document, other in zip(documents, first_epoch(corpus), strict=True):
         np.testing.assert_array_equal(document.tokens, other.tokens)
         np.testing.assert_array_equal(document.weights, other.weights)
 

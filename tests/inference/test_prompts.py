@@ -128,19 +128,21 @@ def written_as_a_mixture(layout):
 def test_mode_token_of_a_single_denoiser_matches_training():
     """A single denoiser is prompted with its mode token, as in UL2."""
     for mode, build in DENOISERS.items():
-        one = trained("decoder")._replace(prompt_forms=build(IDS).facts.prompt_forms)
-        assert asked(one, "a <extra_id_0>" if mode != "S" else "a").inputs[0] == IDS.mode(mode)
+        trained_model = trained("decoder")._replace(prompt_forms=build(IDS).facts.prompt_forms)
+        assert asked(trained_model, "a <extra_id_0>" if mode != "S" else "a").inputs[0] == IDS.mode(
+            mode
+        )
 
 
 def test_user_objective_defines_its_prompt():
     form = PromptForm("respond", before=(IDS.cls,), after=(IDS.sep,), causal=True)
-    one = trained("decoder")._replace(prompt_forms=(form,))
-    assert mode_of(one) == "respond"
-    prompt = asked(one, "tea")
+    trained_model = trained("decoder")._replace(prompt_forms=(form,))
+    assert mode_of(trained_model) == "respond"
+    prompt = asked(trained_model, "tea")
     assert (prompt.inputs, prompt.start) == ([], [IDS.cls, *CODEC.encode("tea"), IDS.sep])
     silent = trained("decoder")  # the layout decides the mode
     assert mode_of(silent) == "continue" and asked(silent, "tea").start == CODEC.encode("tea")
-    misspelt = one._replace(prompt_forms=(form._replace(mode="reply"),))
+    misspelt = trained_model._replace(prompt_forms=(form._replace(mode="reply"),))
     with refuses(ValueError, "reply"):
         answers.answer(misspelt, mode_of(misspelt), [{"text": "tea"}])
 
@@ -157,8 +159,8 @@ def test_text_to_text_prompt_matches_training(layout, mode):
     given, answer = CODEC.encode("translate: tea"), CODEC.encode("Tee")
     parts = (0,) * len(given) + (1,) * len(answer)
     _, expected = corrupted_document(ANSWERS[mode], (*given, *answer), 0, slack=2, parts=parts)
-    one = trained(layout)._replace(prompt_forms=ANSWERS[mode](IDS).facts.prompt_forms)
-    prompt = asked(one, "translate: tea")
+    trained_model = trained(layout)._replace(prompt_forms=ANSWERS[mode](IDS).facts.prompt_forms)
+    prompt = asked(trained_model, "translate: tea")
     assert_same_form(layout, prompt, expected[layout])
 
 

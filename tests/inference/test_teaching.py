@@ -27,9 +27,11 @@ def probabilities(one, before):
 
 @pytest.mark.slow
 def test_teacher_predicts_each_token_from_those_before():
-    one = trained("decoder", "causal_lm")._replace(lengths={"decoder": ROW})
-    documents = [Document(np.array(one.encode(text))) for text in ("some text, and more", "short")]
-    found = list(taught(one, documents, likeliest=3))
+    trained_model = trained("decoder", "causal_lm")._replace(lengths={"decoder": ROW})
+    documents = [
+        Document(np.array(trained_model.encode(text))) for text in ("some text, and more", "short")
+    ]
+    found = list(taught(trained_model, documents, likeliest=3))
     for document, answered in zip(documents, found):
         np.testing.assert_array_equal(document.tokens, answered.tokens)
         n = document.tokens.size
@@ -38,7 +40,7 @@ def test_teacher_predicts_each_token_from_those_before():
             t: start for start, first, end in windows_of(n, ROW - 1) for t in range(first, end)
         }
         for slot in (0, 4, n - 1):
-            p = probabilities(one, document.tokens[starts[slot] : slot].tolist())
+            p = probabilities(trained_model, document.tokens[starts[slot] : slot].tolist())
             tokens, shares = answered.teacher[slot]
             np.testing.assert_allclose(shares / UNIT, np.sort(p)[::-1][:3], atol=1e-5)
             np.testing.assert_allclose(p[tokens], shares / UNIT, atol=1e-5)

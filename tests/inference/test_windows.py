@@ -48,19 +48,19 @@ CASES = {  # each row has 8 slots: the letters of the text, bos or cls, and sep,
 def test_texts_longer_than_in_training_give_a_warning(case):
     apply, builder, objective, text = CASES[case]
     classes = dict(classes=CLASSES, num_classes=3) if apply is classified else {}
-    one = trained(builder, objective, **classes)
+    trained_model = trained(builder, objective, **classes)
     stack = "decoder" if builder == "decoder" else "encoder"
-    one = one._replace(lengths={"encoder": 8, "decoder": 8})
+    trained_model = trained_model._replace(lengths={"encoder": 8, "decoder": 8})
     with warnings.catch_warnings(action="error"):
-        apply(one, text)
+        apply(trained_model, text)
     with warns(BeyondTraining, stack, 9, 8):
-        apply(one, text + "a")
+        apply(trained_model, text + "a")
 
 
 def test_warning_names_the_remaining_tokens():
-    one = trained("decoder", "causal_lm")._replace(lengths={"decoder": 8})
+    trained_model = trained("decoder", "causal_lm")._replace(lengths={"decoder": 8})
     with warns(BeyondTraining, 6, "max_new=4"):
-        generated(one, "aaa", max_new=6)
+        generated(trained_model, "aaa", max_new=6)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_warning_names_the_remaining_tokens():
     [(insert, "encoder", "insertion_lm"), (continue_blocks, "decoder", "block_diffusion")],
 )
 def test_long_generations_warn_without_showing_special_tokens(write, builder, objective):
-    one = trained(builder, objective)._replace(lengths={builder: 8})
+    trained_model = trained(builder, objective)._replace(lengths={builder: 8})
     with warns(BeyondTraining, 40) as caught:
-        write(one, ["aaa"], max_new=40)
+        write(trained_model, ["aaa"], max_new=40)
     assert not re.search(r"aaa.*(<pad>|<mask>)", str(caught[0].message))
 
 

@@ -53,9 +53,9 @@ def test_seqio_evaluator_matches_our_own_evaluation(tmp_path):
         "decoder": write_run(tmp_path / "b", "decoder", "text_to_text"),
     }
     for run in runs.values():
-        one = open_run(run)
-        found = evaluated("evaluated", evaluator_functions(one, "evaluated"), pack=False)
-        assert found == pytest.approx(own_figures(one, "evaluated"), rel=1e-5)
+        opened_run = open_run(run)
+        found = evaluated("evaluated", evaluator_functions(opened_run, "evaluated"), pack=False)
+        assert found == pytest.approx(own_figures(opened_run, "evaluated"), rel=1e-5)
     assert found.keys() == {"answers", "log_likelihood", "targets"}
 
 

@@ -51,12 +51,12 @@ def test_brief_picture_details_only_the_first_example():
     tokens = [Token("a")]
     stack = StackView("encoder", "", [Slot(Token("a"))], {"segments": [1]}, targets=0)
     pattern = AttentionPattern("encoder", "encoder attends to itself", 1, [0], [1], [1])
-    one = Example("", "", [tokens], [stack], [pattern], [], with_loss=1)
-    first, second = brief(Picture("few", "encoder", [], [one] * 2)).examples
-    assert first == one
+    example = Example("", "", [tokens], [stack], [pattern], [], with_loss=1)
+    first, second = brief(Picture("few", "encoder", [], [example] * 2)).examples
+    assert first == example
     assert not second.text and not second.attentions and not second.stacks[0].tracks
     assert second.stacks[0].slots == stack.slots
-    first, *_ = brief(Picture("many", "encoder", [], [one] * (FEW + 1))).examples
+    first, *_ = brief(Picture("many", "encoder", [], [example] * (FEW + 1))).examples
     assert first.text and not first.attentions
 
 
