@@ -1,7 +1,5 @@
 """Probes of frozen models, compared with cases by hand and a model with constant outputs."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -112,11 +110,7 @@ RECIPROCAL_RANK = pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
 def test_constant_states_score_exactly_the_baseline(
     builder, objective, probe, settings, expected, monkeypatch
 ):
-    few_bags = functools.partial(
-        bags_of_words.bags_of, most=20
-    )  # Probing all layers takes longest.
-    for module in (probes, class_tasks):
-        monkeypatch.setattr(module, "bags_of", few_bags)
+    monkeypatch.setattr(bags_of_words, "WORDS", 20)
     subject = subject_of(trained(builder, objective), constant=True)
     figure = probe(subject, layers=[-1], **settings)[0]
     assert figure.name == probe.__name__
