@@ -2,21 +2,13 @@
 
 import functools
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ..constraints import AtLeastTwo, Count, OpenShare, checked, listed
-from ..data.corpus import (
-    Corpus,
-    Document,
-    DocumentStream,
-    StreamOf,
-    first_documents,
-    state_within,
-)
+from ..data.corpus import Corpus, Document, DocumentStream, Progress, first_documents, state_within
 from ..data.documents import UNCUT
 
 
@@ -133,7 +125,7 @@ def _long_documents(corpus: Corpus, number: int, tokens: int) -> list[Document]:
         wanted += number * UNCUT
 
 
-class _PlantedStream(StreamOf):
+class _PlantedStream(DocumentStream):
     """The documents of another stream, and passages whenever these have too few of the tokens.
 
     Together, the shards plant the passages in turn.
@@ -147,7 +139,7 @@ class _PlantedStream(StreamOf):
         shard: int,
         num_shards: int,
     ):
-        super().__init__(stream, operator.methodcaller("next_document"))
+        self._stream = stream
         self._passages = passages
         self._share = share
         self._shard = shard
@@ -162,20 +154,26 @@ class _PlantedStream(StreamOf):
             number = self._planted * self._num_shards + self._shard
             self._planted += 1
             return Document(self._passages[number % len(self._passages)])
-        document = super().next_document()
+        document = self._stream.next_document()
         self._read += document.tokens.size
         return document
 
     def state(self) -> dict[str, np.ndarray]:
         own = {"planted": np.array(self._planted), "read": np.array(self._read)}
-        return own | {f"corpus.{name}": x for name, x in super().state().items()}
+        return own | {f"corpus.{name}": x for name, x in self._stream.state().items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        super().restore(state_within(state, "corpus."))
+        self._stream.restore(state_within(state, "corpus."))
         self._planted = int(state["planted"])
         self._read = int(state["read"])
 
     def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
-        super().reshard([state_within(state, "corpus.") for state in states])
+        self._stream.reshard([state_within(state, "corpus.") for state in states])
         self._planted = sum(int(state["planted"]) for state in states) // self._num_shards
         self._read = sum(int(state["read"]) for state in states) // self._num_shards
+
+    def begin_step(self, step: int) -> None:
+        self._stream.begin_step(step)
+
+    def progress(self) -> dict[str, Progress]:
+        return self._stream.progress()

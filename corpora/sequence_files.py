@@ -5,12 +5,12 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from ..constraints import AtLeastTwo, Count, Natural, Share, checked
-from ..data.corpus import Corpus, Document, StreamOf
+from ..data.corpus import Corpus, Document, DocumentStream, StreamOf
 from ..data.documents import choose_held_out
 from ..data.finding import listed, versions_of
 from ..data.reading import (
@@ -152,9 +152,11 @@ def sequence_files(
     if not reverse_complement:
         return corpus
     read = functools.partial(_either_strand, vocab.tokenizer, letters, seed)
-    return corpus._replace(
-        open_shard=lambda shard, shards: StreamOf(corpus.open_shard(shard, shards), read)
-    )
+
+    def open_shard(shard: int, num_shards: int) -> DocumentStream:
+        return cast(DocumentStream, StreamOf(corpus.open_shard(shard, num_shards), read))
+
+    return corpus._replace(open_shard=open_shard)
 
 
 class _Sequences(NamedTuple):

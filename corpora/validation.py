@@ -3,6 +3,7 @@
 import functools
 import zlib
 from collections.abc import Callable
+from typing import cast
 
 from ..constraints import AtLeastTwo, checked
 from ..data.corpus import Corpus, Document, DocumentStream, StreamOf
@@ -33,9 +34,13 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
     Reading raises ValueError if the corpus has so few different documents that a split is empty.
     """
     whole = corpus(run_dir)
-    read = functools.partial(_next, every=every, held_out=False)
+
+    def open_shard(shard: int, num_shards: int) -> DocumentStream:
+        read = functools.partial(_next, every=every, held_out=False)
+        return cast(DocumentStream, StreamOf(whole.open_shard(shard, num_shards), read))
+
     return whole._replace(
-        open_shard=lambda shard, shards: StreamOf(whole.open_shard(shard, shards), read),
+        open_shard=open_shard,
         heldout=functools.partial(_first, whole, every),
         summary=f"{whole.summary}. Held out instead: one training document in {every}",
     )
