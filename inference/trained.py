@@ -89,6 +89,7 @@ class ModeCommand:
     example: str = '"TEXT"'
     is_flag: bool = False  # whether the mode is chosen by --NAME instead of --mode=NAME
     takes_gap: bool = False  # whether the mode takes --prefix, --suffix and --cursor
+    blanks: str = ""  # how to fill blanks by this mode, for messages: "use --mode=infill"
     # (texts, values of `arguments`) -> items. None makes an item of each text.
     items: Callable[[Sequence[str], Mapping[str, Any]], list[dict]] | None = None
     options: tuple[str, ...] = ()  # the mode-specific options that the mode uses

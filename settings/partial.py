@@ -5,7 +5,6 @@ allows comparing runs field by field, writing them to a file, and reading them b
 also be the result of a call that is made later.
 """
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -74,7 +73,11 @@ class Partial:
         return f"{type(self).__name__}({name_of(self.function)}{settings})"
 
     def __reduce__(self):
-        return functools.partial(type(self), self.function, **self.settings), ()
+        return _rebuilt, (type(self), self.function, dict(self.settings))
+
+
+def _rebuilt(kind: type[Partial], function: Callable, settings: dict) -> Partial:
+    return kind(function, **settings)
 
 
 class Call(Partial):

@@ -86,7 +86,11 @@ register_mode(
         is_scorable=True,
         predicts_hidden=True,
         training=ModeTraining(preferred_to=("complete",)),  # a text without a blank is completed
-        command=ModeCommand(example='"TEXT <extra_id_0> TEXT"', options=(*DECODING, "denoiser")),
+        command=ModeCommand(
+            example='"TEXT <extra_id_0> TEXT"',
+            blanks="use --mode=infill",
+            options=(*DECODING, "denoiser"),
+        ),
     )
 )
 register_mode(
@@ -101,6 +105,7 @@ register_mode(
         command=ModeCommand(
             example='--prefix="TEXT" --suffix="TEXT"',
             takes_gap=True,
+            blanks="give the text around a single gap as --prefix and --suffix (mode 'middle')",
             items=_no_texts,
             options=DECODING,
         ),

@@ -120,6 +120,11 @@ register_mode(
             MASK_TRAINING,
             is_default=lambda model: model.layout == "encoder" and "vocabulary" in model.heads,
         ),
-        command=ModeCommand(example=MASKED_TEXT, options=("top", "masks"), show=_show_masks),
+        command=ModeCommand(
+            example=MASKED_TEXT,
+            blanks="use --mode=mask with a [MASK] for each missing token",
+            options=("top", "masks"),
+            show=_show_masks,
+        ),
     )
 )

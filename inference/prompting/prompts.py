@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...objectives import PromptForm, TokenIds
 from ..decoding.batching import padded_length
 from ..decoding.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
-from ..trained import MODES, ModeCommand, Trained, mode_of, prompt_form
+from ..trained import MODES, Trained, mode_of, prompt_form
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
 CONTEXT = 8  # number of last tokens of a text that affect how the first new token is decoded
@@ -282,14 +282,11 @@ def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
         "use a model that span_corruption or ul2 trained, since this model cannot; for example "
         f"`pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
     )
-    examples = (
-        f"use --mode={name}: {MODES[name].command.example}"
-        for name in MODES
-        if name in modes and MODES[name].command.example != ModeCommand.example
-    )
+    ways = (mode.command.blanks for name, mode in MODES.items() if name in modes)
+    advice = next(filter(None, ways), never)
     raise ValueError(
         f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues texts. To continue "
-        f"the text, leave out the blanks. To fill the blanks, {next(examples, never)}."
+        f"the text, leave out the blanks. To fill the blanks, {advice}."
     )
 
 

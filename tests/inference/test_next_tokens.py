@@ -66,6 +66,20 @@ def test_model_trained_on_masks_and_causally_has_a_next_token():
     assert answer(both, "next", [{"text": "a"}], Options(top=1))
 
 
+@pytest.mark.parametrize(
+    ("objectives", "advice"),
+    [
+        (("causal_lm",), "span_corruption"),
+        (("fill_in_the_middle",), "--prefix"),
+        (("masked_next_token", "causal_lm"), "[MASK]"),
+        (("block_diffusion", "causal_lm"), "span_corruption"),
+    ],
+)
+def test_error_about_blanks_names_the_mode_that_the_model_learned(objectives, advice):
+    with refuses(ValueError, "'a <extra_id_0>'", "'continue'", advice):
+        next_tokens(trained("decoder", *objectives), ["a <extra_id_0>"])
+
+
 def test_texts_without_a_next_token_are_rejected():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=8)
     assert next_tokens(short, ["1234567"])
