@@ -41,7 +41,8 @@ def configured(architecture):
 def losses(architecture):
     mesh = tiny.mesh_of(1)
     model, objective, lengths = configured(architecture)
-    plan = tiny.plan(model, objective, lengths, mesh=mesh, optimizer=optax.adam(1e-2))
+    settings = {"optimizer": optax.adam(1e-2), "mark_document_ends": False}
+    plan = tiny.plan(model, objective, lengths, mesh=mesh, **settings)
     abstract = abstract_state_of(plan)
     state = new_state(abstract, 0, mesh)
     rows, take_step = tiny.batches(plan, mesh), jitted_step(plan, abstract.shapes)

@@ -21,7 +21,8 @@ class WeightedStream(tiny.TextStream):
 
 
 def planned(columns):
-    run = tiny.run_of(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
+    lengths = {"decoder": 32}
+    run = tiny.run_of(tiny.decoder(), causal_lm(tiny.IDS), lengths, mark_document_ends=False)
     corpus = run.corpus("")._replace(open_shard=WeightedStream, columns=columns)
     run = dataclasses.replace(run, corpus=lambda run_dir: corpus)
     return planning.plan_run(run, corpus)
