@@ -59,7 +59,7 @@ def pieces(
         check_letters(record, part, letters[len(rest) :], before, alphabet)
         before += len(part)
         rest = b""
-        spans_of_runs = ((0, len(letters)),)
+        spans_of_runs: Iterable[tuple[int, int]] = [(0, len(letters))]
         if gap in letters:
             spans_of_runs = (run.span() for run in runs.finditer(letters))
         for start, end in spans_of_runs:

@@ -92,10 +92,20 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
     given = document_ranges(jnp.where(chosen, 0, segments), max_documents).length
     begin = jnp.where(chosen, position, 0)
     end = jnp.where(chosen, position + 1, by_document(given, segments))
-    return _reordered(tokens, segments, order, first, begin, end, chosen, mask, lengths["labels"])
+    return _reordered(
+        tokens,
+        segments,
+        order=order,
+        first=first,
+        begin=begin,
+        end=end,
+        predicted=chosen,
+        mask=mask,
+        size=lengths["labels"],
+    )
 
 
-def _reordered(tokens, segments, order, first, begin, end, predicted, mask, size: int) -> dict:
+def _reordered(tokens, segments, *, order, first, begin, end, predicted, mask, size: int) -> dict:
     """Returns features of the tokens `tokens[order]`, each with a copy that may predict it.
 
     Args:
@@ -177,7 +187,17 @@ def _in_groups(key, row, partner, lengths, max_documents, *, mask, size, shuffle
     begin = (slot - first) // size * size
     end = jnp.minimum(begin + size, by_document(document.length, segments))
     live = segments > 0
-    return _reordered(text, segments, order, first, begin, end, live, mask, lengths["labels"])
+    return _reordered(
+        text,
+        segments,
+        order=order,
+        first=first,
+        begin=begin,
+        end=end,
+        predicted=live,
+        mask=mask,
+        size=lengths["labels"],
+    )
 
 
 def _shuffled_slots(key, segments, document, shuffled):
@@ -237,9 +257,8 @@ def _shuffle(key, row, partner, lengths, max_documents):
     live = segments > 0
     position = order - first
     opens = jnp.arange(text.size, dtype=jnp.int32) == first
-    read_position = jnp.where(
-        opens, 0, jnp.roll(position, 1)
-    )  # each slot reads the target before its own
+    # Each slot reads the target before its own.
+    read_position = jnp.where(opens, 0, jnp.roll(position, 1))
     return target_sequence((jnp.where(live, text[order], 0), segments)) | {
         "targets_positions": jnp.where(live, read_position, 0),
         "targets_block_positions": jnp.where(live, position + 1, 0),

@@ -321,6 +321,7 @@ def written_tokens(
             chosen_BxK = most_likely(logits)
         p_BxKxV = jax.nn.softmax(logits, -1)
         p_BxK = jnp.take_along_axis(p_BxKxV, chosen_BxK[..., None], -1)[..., 0]
+        # The orders mask_predict and gibbs choose masks by other rules and need no priority.
         priority = PRIORITIES.get(order, PRIORITIES["confidence"])
         return chosen_BxK, p_BxK, priority(masks, s, p_BxKxV, p_BxK)
 

@@ -262,7 +262,7 @@ def _check_heads(config: Config, family: Family, omitted: Collection[str]) -> No
     Args:
       omitted: result of `left_out`.
     """
-    for head in set(classifiers()) & set(config.heads) - family.heads:
+    for head in set(classifiers()) & (set(config.heads) - family.heads):
         raise ValueError(
             f"Got a {family.model_type!r} with the head {head!r}, expected no classification head: "
             "transformers has no class for such a model. Train a model of another family."

@@ -148,7 +148,7 @@ class _Estimate:
         self._parts = dict[str, list[float]]()  # seconds forward, backward and neither
         self._kernels = 0.0  # seconds
         self._products = dict[tuple[str, str], _Products]()
-        self._bytes = 0  # bytes
+        self._bytes = 0  # bytes sent
         self._unknown = 0  # bytes between slices
         self._link_seconds = 0.0  # seconds
         self._exposed = 0.0  # seconds

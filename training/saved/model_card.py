@@ -99,13 +99,13 @@ def _figures(result: Result | None) -> list[str]:
         ]
         lines += _table(("", "loss", "perplexity", "baseline", "targets"), rows)
     baselines = {name: x for name, x in result.tasks.items() if name.startswith("baseline/")}
-    rows = [
+    task_rows = [
         (name.removeprefix("task/"), f"{x:.4g}", _number(baselines.get(f"baseline/{name}")))
         for name, x in result.tasks.items()
         if name not in baselines
     ]
-    if rows:
-        lines += ["", *_table(("task", "figure", "the most frequent answer"), rows)]
+    if task_rows:
+        lines += ["", *_table(("task", "figure", "the most frequent answer"), task_rows)]
     return lines
 
 

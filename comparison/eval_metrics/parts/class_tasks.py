@@ -58,13 +58,13 @@ def class_task(
     """
     if name in _OFFLINE:
         subject.check_library_unseen()
-        task = _OFFLINE[name]()
-        if task.words is not None and not allow_words:
+        offline = _OFFLINE[name]()
+        if offline.words is not None and not allow_words:
             raise ValueError(
                 f"Task {name!r} has a class for a word of each text, expected a class for each "
                 "whole text: measure it by finetune, or measure words by tag."
             )
-        return task
+        return offline
     # This loads TensorFlow, which the tasks above do not need.
     from ....tasks.seqio_evaluation import evaluation_tasks
 
