@@ -115,7 +115,8 @@ def test_inconsistent_numbers_of_predictions_raise(tmp_path):
 
 
 def planned(objective, columns):
-    run = tiny.run_of(tiny.decoder(), objective, {"decoder": 32})
+    lengths = {"decoder": 32}
+    run = tiny.run_of(tiny.decoder(), objective, lengths, mark_document_ends=False)
     corpus = run.corpus("")._replace(open_shard=TaughtStream, columns=columns)
     run = dataclasses.replace(run, corpus=lambda run_dir: corpus)
     return planning.plan_run(run, corpus)

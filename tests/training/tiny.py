@@ -110,7 +110,8 @@ def text_of(stream, n: int, end: int | None = None) -> np.ndarray:
     text = np.zeros(0, np.int32)
     while text.size < n:
         document = stream.next_document()
-        ending = [end] if end is not None and document.ends_document else []
+        has_end = end is not None and document.ends_document
+        ending = np.full(int(has_end), end or 0, np.int32)
         text = np.concatenate([text, document.tokens, ending])
     return text[:n]
 
