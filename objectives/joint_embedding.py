@@ -46,7 +46,7 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
       predictors: k, the number of sentinels after the text. Each adds computation to the
         prediction. The published code's default is 0.
       scale: lambda, factor of the mean of the second term. The default is the published code's; the
-        paper chooses lambda and k for each data set.
+        paper chooses lambda and k for each dataset.
 
     A document that lacks one of its parts has no second term. In the published code, views are
     turns of a chat, whose last state is at the end-of-turn token; here it is at the last token of

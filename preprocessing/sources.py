@@ -261,7 +261,7 @@ def seqio_task(
 def tensorflow_dataset(
     *, name: str, split: str = "train", feature: str = "text", data_dir: str | None = None
 ) -> Source:
-    """Reads the text of a data set of TensorFlow Datasets that `tfds build` has prepared.
+    """Reads the text of a dataset of TensorFlow Datasets that `tfds build` has prepared.
 
     Args:
       name: name and version, such as "wikipedia/20230601.en:1.0.0".
@@ -270,7 +270,7 @@ def tensorflow_dataset(
       data_dir: folder of TensorFlow Datasets; None means ~/tensorflow_datasets.
 
     Raises:
-      FileNotFoundError: if the data set is not prepared.
+      FileNotFoundError: if the dataset is not prepared.
       ValueError: for a split or feature that it does not have.
     """
     from ..tasks.seqio.seqio_texts import DatasetTexts

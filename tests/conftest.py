@@ -226,7 +226,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(autouse=True, scope="module")
 def data_sets_of_one_file():
-    """Resets where SeqIO looks for data sets, which `data_dir` sets for the whole process."""
+    """Resets where SeqIO looks for datasets, which `data_dir` sets for the whole process."""
     yield
     if seqio := sys.modules.get("seqio"):
         seqio.set_tfds_data_dir_override(None)

@@ -52,7 +52,7 @@ def _without_tags(text: tf.Tensor) -> tf.Tensor:
 
 
 class ClassSet(NamedTuple):
-    """A data set: the fields that are read, how they are written, and how answers are scored."""
+    """A dataset: the fields that are read, how they are written, and how answers are scored."""
 
     fields: tuple[str, ...]  # fields of an example, in the order of the text
     classes: tuple[str, ...] = ()  # names of the labels; () if the label is a number from 0 to 5
@@ -120,7 +120,7 @@ def register() -> None:
 
 
 def add_class_task(task: str, name: str, class_set: ClassSet, source: seqio.DataSource) -> None:
-    """Registers a data set as the task `task`, whose texts begin with `name`.
+    """Registers a dataset as the task `task`, whose texts begin with `name`.
 
     The examples of `source` have the fields of `class_set`, and a `label` that is a class index or
     a number.

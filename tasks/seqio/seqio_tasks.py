@@ -172,7 +172,7 @@ def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
     if is_read_from_cache(task, use_cached):
         return cached_splits(task)
     with readable(task):
-        if not task.source.splits:  # for example a TFDS data set that is not prepared
+        if not task.source.splits:  # for example a TFDS dataset that is not prepared
             raise FileNotFoundError("it has no splits")
         return list(task.splits)
 

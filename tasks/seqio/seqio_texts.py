@@ -74,7 +74,7 @@ def _decoded(dataset: tf.data.Dataset, feature: str) -> Iterator[str]:
 
 
 class DatasetTexts(NamedTuple):
-    """The texts of a feature of a data set of TensorFlow Datasets, read as `TaskTexts`."""
+    """The texts of a feature of a dataset of TensorFlow Datasets, read as `TaskTexts`."""
 
     name: str  # for example "wikipedia/20230601.en:1.0.0"
     split: str = "train"
@@ -86,7 +86,7 @@ class DatasetTexts(NamedTuple):
         return len(self._data_source().list_shards(self.split))
 
     def read(self, shard: int, shards: int) -> Iterator[str]:
-        """Yields the texts of a shard. Raises ValueError if the data set lacks the feature."""
+        """Yields the texts of a shard. Raises ValueError if the dataset lacks the feature."""
         dataset = self._data_source().get_dataset(
             self.split, shuffle=False, shard_info=seqio.ShardInfo(shard, shards)
         )

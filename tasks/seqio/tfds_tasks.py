@@ -1,6 +1,6 @@
 """SeqIO tasks over TensorFlow Datasets, under the names that T5X users know.
 
-For each data set NAME:
+For each dataset NAME:
 
     NAME_text              documents as ids; the training step applies the objective.
     NAME_unsupervised      the same task under T5X's name.
@@ -21,7 +21,7 @@ from .quiet_tensorflow import seqio
 # T5's vocabulary. Every T5 on the Hugging Face Hub has a copy of it, called spiece.model.
 T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
 
-# name -> (TFDS name, splits if the data set has no validation split)
+# name -> (TFDS name, splits if the dataset has no validation split)
 DATA_SETS = {
     "c4_v220": ("c4/en:2.2.0", None),
     # Only for data that is prepared already: TFDS cannot build it any more.

@@ -1,4 +1,4 @@
-"""A small TensorFlow data set that the tests of `tasks` share."""
+"""A small TensorFlow dataset that the tests of `tasks` share."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""GLUE and SuperGLUE: the texts of each data set, written by hand and without a download."""
+"""GLUE and SuperGLUE: the texts of each dataset, written by hand and without a download."""
 
 import json
 import os
@@ -165,7 +165,7 @@ ANSWERS = {
 def data_dir(tmp_path_factory) -> str:
     """Returns a folder in the format of TFDS, with these examples in the splits that tasks read."""
     folder = str(tmp_path_factory.mktemp("tensorflow_datasets"))
-    written: dict[str, dict] = {}  # data set -> split -> examples
+    written: dict[str, dict] = {}  # dataset -> split -> examples
     for benchmark, name in SETS:
         if rows := AS_T5_READS.get(f"{benchmark}_{name}"):
             one = glue_tasks.SETS[benchmark][name]
@@ -277,7 +277,7 @@ def test_mixture_rates_follow_the_data_directory(data_dir):
 
 
 def register(name: str, examples: list[dict]) -> str:
-    """Registers a task for a data set in `glue_tasks.SETS`, and returns the name of the task."""
+    """Registers a task for a dataset in `glue_tasks.SETS`, and returns the name of the task."""
     benchmark = "super_glue" if name in glue_tasks.SETS["super_glue"] else "glue"
     task = f"tiny_{benchmark}_{name}_{len(examples)}"
 

@@ -32,7 +32,7 @@ def seqio_mixture(run_dir, *, vocabulary=from_task, **settings):
 
 @pytest.fixture(scope="module")
 def tiny(tfds_dir, model):
-    """A task over the tiny TFDS data set, and a mixture with a second task."""
+    """A task over the tiny TFDS dataset, and a mixture with a second task."""
     vocabulary = seqio.SentencePieceVocabulary(model, extra_ids=100)
     register_text("tiny", seqio.TfdsDataSource("tiny_texts:1.0.0", tfds_dir), vocabulary)
 
