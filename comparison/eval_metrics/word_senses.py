@@ -85,7 +85,7 @@ def word_in_context(
     trained = subject.trained
     layers = chosen_layers(trained, layers)
     candidates = frequent_uses(library_uses(), uses)
-    placed = (placed_uses(trained, of_word, uses, context) for of_word in candidates)
+    placed = (placed_uses(trained, same_word, uses, context) for same_word in candidates)
     word_uses = list(itertools.islice(filter(None, placed), words))
     if not word_uses:
         raise ValueError(
@@ -93,12 +93,12 @@ def word_in_context(
             "either side: lower uses or context."
         )
     halves = [
-        [use for of_word in word_uses for i, use in enumerate(of_word) if i // 2 % 2 == half]
+        [use for same_word in word_uses for i, use in enumerate(same_word) if i // 2 % 2 == half]
         for half in (0, 1)
     ]
     chosen, measured = (separations(trained, half, layers) for half in halves)
     best = max(layers, key=lambda layer: chosen[layer])
-    most = ", ".join(of_word[0].word for of_word in word_uses[:4])
+    most = ", ".join(same_word[0].word for same_word in word_uses[:4])
     note = f"layer {best}, over uses of {len(word_uses)} words: {most}, …"
 
     def figure(name: str, key, better=NEITHER, note: str = "") -> Figure:
@@ -149,20 +149,22 @@ def frequent_uses(uses: Iterable[WordUse], least: int) -> list[list[WordUse]]:
 
     The most frequent words come first. The uses of a word are in the order of a hash.
     """
-    of_word = collections.defaultdict(list)
+    uses_by_word = collections.defaultdict(list)
     for use in dict.fromkeys(uses):
-        of_word[use.word].append(use)
+        uses_by_word[use.word].append(use)
 
     def rarer(word: str) -> int:
-        prose = sum(use.meaning == PROSE for use in of_word[word])
-        return min(prose, len(of_word[word]) - prose)
+        prose = sum(use.meaning == PROSE for use in uses_by_word[word])
+        return min(prose, len(uses_by_word[word]) - prose)
 
-    kept = sorted((word for word in of_word if rarer(word) >= least), key=lambda w: (-rarer(w), w))
-    return [sorted(of_word[word], key=drawn_order) for word in kept]
+    kept = sorted(
+        (word for word in uses_by_word if rarer(word) >= least), key=lambda w: (-rarer(w), w)
+    )
+    return [sorted(uses_by_word[word], key=drawn_order) for word in kept]
 
 
 def placed_uses(
-    trained: Trained, of_word: Sequence[WordUse], uses: int, context: int
+    trained: Trained, same_word: Sequence[WordUse], uses: int, context: int
 ) -> list[Placed]:
     """Returns `uses` uses of a word in each meaning, prose and code in turn.
 
@@ -172,7 +174,7 @@ def placed_uses(
     """
     placed: list[list[Placed]] = []
     for meaning in (PROSE, CODE):
-        tried = [use for use in of_word if use.meaning == meaning][: TRIED * uses]
+        tried = [use for use in same_word if use.meaning == meaning][: TRIED * uses]
         placed.append(list(filter(None, (placed_use(trained, use, context) for use in tried))))
     spellings = collections.Counter(use.word_tokens for side in placed for use in side)
     usual = max(spellings, key=lambda tokens: spellings[tokens], default=())
