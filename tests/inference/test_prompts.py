@@ -362,13 +362,13 @@ def test_few_shot_prompt_fills_the_template():
 
 def test_bart_inputs_and_outputs_begin_with_its_start_token():
     trained_model = trained("encoder_decoder")  # imported, without known training
-    of_bart = trained_model._replace(ids=IDS._replace(cls=2))
-    assert of_bart.ids.cls < of_bart.ids.text[0] < trained_model.ids.cls
-    prompt = asked(of_bart, "tea")
+    bart_like = trained_model._replace(ids=IDS._replace(cls=2))
+    assert bart_like.ids.cls < bart_like.ids.text[0] < trained_model.ids.cls
+    prompt = asked(bart_like, "tea")
     assert (prompt.inputs, prompt.start) == ([2, *CODEC.encode("tea"), IDS.eos], [2])
     for other in (
         trained_model,
-        of_bart._replace(prompt_forms=objectives.bart(IDS).facts.prompt_forms),
+        bart_like._replace(prompt_forms=objectives.bart(IDS).facts.prompt_forms),
     ):
         prompt = asked(other, "tea")
         assert (prompt.inputs, prompt.start) == ([*CODEC.encode("tea"), IDS.eos], [])
