@@ -22,7 +22,7 @@ def hide_repeated_errors() -> None:
 
 @functools.cache
 def hide_primary_host_warnings() -> None:
-    """Hides Orbax's warning that there is no primary host. Local copies have none on purpose."""
+    """Hides Orbax's warning that there is no primary host, which local copies do not need."""
     logging.getLogger("absl").addFilter(
         lambda record: "disabled for `primary_host=None`" not in record.getMessage()
     )
