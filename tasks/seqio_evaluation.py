@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ..data.task_metrics import majority
 from ..inference.answering.task_scores import EvaluationTask
 from .seqio.quiet_tensorflow import seqio
-from .seqio.seqio_caches import add_cache_dirs, is_read_from_cache
+from .seqio.seqio_caches import ReadTask, add_cache_dirs, read_tasks
 from .seqio.seqio_tasks import REPEATABLE_SEED, check_task, found_tasks, readable, splits_of
 
 MetricValue = seqio.metrics.MetricValue
@@ -54,13 +54,13 @@ def evaluation_tasks(
     add_cache_dirs(cache_dirs)
     named_tasks = [found_tasks(name, module, data_dir)[0] for name in names]
     once = {task.name: task for tasks in named_tasks for task in tasks}
-    return [_evaluation_task(task, split, examples, use_cached) for task in once.values()]
+    tasks = read_tasks(list(once.values()), use_cached)
+    return [_evaluation_task(task, split, examples) for task in tasks]
 
 
-def _evaluation_task(
-    task: seqio.Task, split: str, examples: int | None, use_cached: bool
-) -> EvaluationTask:
-    check_task(task, [split], ["inputs", "targets"], use_cached=use_cached)
+def _evaluation_task(read_task: ReadTask, split: str, examples: int | None) -> EvaluationTask:
+    check_task(read_task, [split], ["inputs", "targets"])
+    task = read_task.task
     if not task.metric_fns:
         raise ValueError(
             f"Task {task.name!r} has no metrics, expected metric_fns: register it with metrics "
@@ -74,15 +74,15 @@ def _evaluation_task(
             "(targets, predictions) or (targets, scores).",
             stacklevel=2,
         )
-    read = list(itertools.islice(_examples(task, split, use_cached), examples))
+    read = list(itertools.islice(_examples(read_task, split), examples))
     if not read:
         raise ValueError(
             f"Task {task.name!r} has no examples in its split {split!r}: choose another split."
         )
     targets = counted = [_text(task, example, "targets") for example in read]
     counted_in = "these examples"
-    if "train" in splits_of(task, use_cached):
-        training = itertools.islice(_examples(task, "train", use_cached), MAX_COUNTED)
+    if "train" in splits_of(read_task):
+        training = itertools.islice(_examples(read_task, "train"), MAX_COUNTED)
         counted = [_text(task, example, "targets") for example in training]
         first = f"the first {MAX_COUNTED:,} examples of " if len(counted) == MAX_COUNTED else ""
         counted_in = f"{first}training"
@@ -114,12 +114,11 @@ def _numbers_only(metric: Callable) -> Callable:
     return numbers
 
 
-def _examples(task: seqio.Task, split: str, use_cached: bool):
-    cached = is_read_from_cache(task, use_cached)
-    with readable(task):
-        dataset = task.get_dataset(
+def _examples(read: ReadTask, split: str):
+    with readable(read.task):
+        dataset = read.task.get_dataset(
             split=split,
-            use_cached=cached,
+            use_cached=read.cached,
             shuffle=False,
             seed=REPEATABLE_SEED,
             try_in_mem_cache=False,

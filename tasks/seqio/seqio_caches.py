@@ -11,6 +11,7 @@ not record the vocabulary of its ids, so this module checks the vocabulary.
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,13 +37,24 @@ def add_cache_dirs(cache_dirs: Sequence[str]) -> None:
     seqio.add_global_cache_dirs(cache_dirs)
 
 
-def is_read_from_cache(task: seqio.Task, use_cached: bool) -> bool:
-    """Returns whether SeqIO reads a task's cache. Tasks without caching read their source."""
-    return use_cached and task.supports_caching
+class ReadTask(NamedTuple):
+    """A task, and whether its examples are read from SeqIO's cache instead of its source."""
+
+    task: seqio.Task
+    cached: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    def source(self, split: str) -> seqio.DataSource:
+        # SeqIO has no public function for the source of a cache.
+        return self.task._get_cached_source(split) if self.cached else self.task.source
 
 
-def cached_source(task: seqio.Task, split: str) -> seqio.DataSource:
-    return task._get_cached_source(split)  # SeqIO has no public function for this
+def read_tasks(tasks: Sequence[seqio.Task], use_cached: bool) -> list[ReadTask]:
+    """Returns tasks that are read from their caches, except those that cannot be cached."""
+    return [ReadTask(task, use_cached and task.supports_caching) for task in tasks]
 
 
 def check_cache(task: seqio.Task, splits: Sequence[str]) -> None:
@@ -75,7 +87,7 @@ def cached_splits(task: seqio.Task) -> list[str]:
 
 def _check_files(task: seqio.Task, split: str) -> None:
     try:
-        files = len(cached_source(task, split).list_shards(split))
+        files = len(ReadTask(task, cached=True).source(split).list_shards(split))
         written = _info(task, split)["num_shards"]
     except (KeyError, ValueError, tf.errors.NotFoundError) as error:
         raise ValueError(
@@ -132,8 +144,8 @@ def _check_against_text(task: seqio.Task, split: str, name: str) -> None:
     vocabulary = task.output_features[name].vocabulary
     special = {vocabulary.pad_id, vocabulary.eos_id, vocabulary.bos_id, vocabulary.unk_id}
     special |= set(range(vocabulary.vocab_size - vocabulary.extra_ids, vocabulary.vocab_size))
-    examples = cached_source(task, split).get_dataset(split, shuffle=False).as_numpy_iterator()
-    for example in itertools.islice(examples, _COMPARED):
+    dataset = ReadTask(task, cached=True).source(split).get_dataset(split, shuffle=False)
+    for example in itertools.islice(dataset.as_numpy_iterator(), _COMPARED):
         text = example.get(f"{name}_pretokenized")
         if not isinstance(text, bytes):
             return

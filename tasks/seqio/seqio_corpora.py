@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ...constraints import Count, checked
 from ...corpora.vocabularies import Factory, Vocabulary, VocabularySource
@@ -10,7 +11,7 @@ from ...objectives import members_of
 from ...objectives.contract import build
 from ...settings.run_directory import save_classes
 from .quiet_tensorflow import keep_off_accelerators, seqio
-from .seqio_caches import add_cache_dirs, check_cached_ids, is_read_from_cache
+from .seqio_caches import ReadTask, add_cache_dirs, check_cached_ids, read_tasks
 from .seqio_examples import Answers, TaskExamples, pair_examples, pair_reader, text_examples
 from .seqio_objectives import applies_objective, builder_of, without_objective
 from .seqio_streams import MixtureStream, heldout_documents
@@ -79,11 +80,8 @@ def seqio_mixture(
         FileNotFoundError: for a module, data or cache that is missing.
     """
 
-    def examples_of(tasks: Sequence[seqio.Task], vocab: Vocabulary) -> list[TaskExamples]:
-        return [
-            text_examples(task, feature, vocab.ids, arranged_tokens, use_cached=use_cached)
-            for task in tasks
-        ]
+    def examples_of(tasks: Sequence[ReadTask], vocab: Vocabulary) -> list[TaskExamples]:
+        return [text_examples(task, feature, vocab.ids, arranged_tokens) for task in tasks]
 
     tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
     for task in filter(applies_objective, tasks):
@@ -93,19 +91,9 @@ def seqio_mixture(
             "--gin_file=corpora/seqio_objectives.gin after the other files, or name a task that "
             "gives text."
         )
-    corpus = _corpus(
-        run_dir,
-        mixture_or_task_name,
-        tasks,
-        rates,
-        [feature],
-        examples_of,
-        vocabulary=vocabulary,
-        splits=(split, heldout_split),
-        use_cached=use_cached,
-        shuffle=shuffle,
-        seed=seed,
-    )
+    mixture = _Mixture(mixture_or_task_name, read_tasks(tasks, use_cached), rates, [feature])
+    reading = _Reading(split, heldout_split, shuffle, seed)
+    corpus = _corpus(run_dir, mixture, reading, vocabulary, examples_of)
     return corpus._replace(longest=arranged_tokens, sources=())
 
 
@@ -165,27 +153,18 @@ def seqio_pairs(
         FileNotFoundError: for a module, data or cache that is missing.
     """
 
-    def examples_of(tasks: Sequence[seqio.Task], vocab: Vocabulary) -> list[TaskExamples]:
+    def examples_of(tasks: Sequence[ReadTask], vocab: Vocabulary) -> list[TaskExamples]:
         read = pair_reader(answers, vocab.tokenizer, classes)
         if classes:
             save_classes(run_dir, classes)
         limits = given_tokens, answer_tokens
-        return [pair_examples(task, vocab.ids, limits, read, use_cached) for task in tasks]
+        return [pair_examples(task, vocab.ids, limits, read) for task in tasks]
 
     tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
-    corpus = _corpus(
-        run_dir,
-        mixture_or_task_name,
-        tasks,
-        rates,
-        ["inputs", "targets"],
-        examples_of,
-        vocabulary=vocabulary,
-        splits=(split, heldout_split),
-        use_cached=use_cached,
-        shuffle=shuffle,
-        seed=seed,
-    )
+    read = read_tasks(tasks, use_cached)
+    mixture = _Mixture(mixture_or_task_name, read, rates, ["inputs", "targets"])
+    reading = _Reading(split, heldout_split, shuffle, seed)
+    corpus = _corpus(run_dir, mixture, reading, vocabulary, examples_of)
     in_text = answers == "text"
     return corpus._replace(
         sources=(),
@@ -240,25 +219,17 @@ def seqio_objectives(
         ValueError: as in `seqio_mixture`, and for a task without an objective.
         FileNotFoundError: for a module, data or cache that is missing.
     """
+
+    def examples_of(tasks: Sequence[ReadTask], vocab: Vocabulary) -> list[TaskExamples]:
+        return [text_examples(task, "targets", vocab.ids) for task in tasks]
+
     tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
-    # A task with rate 0 is not a member.
-    read = [(task, rate) for task, rate in zip(tasks, rates) if rate]
-    corpus = _corpus(
-        run_dir,
-        mixture_or_task_name,
-        [without_objective(task) for task, _ in read],
-        [rate for _, rate in read],
-        ["targets"],
-        lambda texts, vocab: [
-            text_examples(text, "targets", vocab.ids, use_cached=use_cached) for text in texts
-        ],
-        vocabulary=vocabulary,
-        splits=(split, heldout_split),
-        use_cached=use_cached,
-        shuffle=shuffle,
-        seed=seed,
-    )
-    counts = [len(members_of(build(builder_of(task), corpus.ids))) for task, _ in read]
+    tasks = [task for task, rate in zip(tasks, rates) if rate]  # others are not members
+    read = read_tasks([without_objective(task) for task in tasks], use_cached)
+    mixture = _Mixture(mixture_or_task_name, read, [*filter(None, rates)], ["targets"])
+    reading = _Reading(split, heldout_split, shuffle, seed)
+    corpus = _corpus(run_dir, mixture, reading, vocabulary, examples_of)
+    counts = [len(members_of(build(builder_of(task), corpus.ids))) for task in tasks]
     member_sources = tuple(i for i, count in enumerate(counts) for _ in range(count))
     return corpus._replace(member_sources=member_sources)
 
@@ -271,35 +242,46 @@ def _found(
     return found_tasks(name, module, data_dir)
 
 
+class _Mixture(NamedTuple):
+    name: str
+    tasks: list[ReadTask]
+    rates: list[float]
+    features: list[str]  # names of the features that are read
+
+
+class _Reading(NamedTuple):
+    split: str
+    heldout_split: str
+    shuffle: bool
+    seed: int
+
+
 def _corpus(
     run_dir: str,
-    name: str,
-    tasks: Sequence[seqio.Task],
-    rates: Sequence[float],
-    features: Sequence[str],
-    examples_of: Callable[[Sequence[seqio.Task], Vocabulary], list[TaskExamples]],
-    *,
+    mixture: _Mixture,
+    reading: _Reading,
     vocabulary: Factory,
-    splits: tuple[str, str],
-    use_cached: bool,
-    shuffle: bool,
-    seed: int,
+    examples_of: Callable[[Sequence[ReadTask], Vocabulary], list[TaskExamples]],
 ) -> Corpus:
     """Returns the corpus of tasks, after checking them. They are read in the run's vocabulary.
 
     The `sources` of the corpus are the tasks.
     """
-    split, heldout_split = splits
+    name, tasks, rates, features = mixture
+    split, heldout_split, shuffle, seed = reading
     for task in tasks:
-        check_task(task, [split], features, use_cached=use_cached)
-    held = tasks_with(heldout_split, tasks, features, use_cached=use_cached)
-    vocab = vocabulary(run_dir, VocabularySource(task=lambda: common_vocabulary(tasks, features)))
+        check_task(task, [split], features)
+    held = tasks_with(heldout_split, tasks, features)
+    seqio_tasks = [read.task for read in tasks]
+    source = VocabularySource(task=lambda: common_vocabulary(seqio_tasks, features))
+    vocab = vocabulary(run_dir, source)
     for task in tasks:
-        if is_read_from_cache(task, use_cached):
-            with readable(task):
-                check_cached_ids(task, split, features, vocab)
-    run_vocabulary = RunVocabulary(run_dir)
-    examples = examples_of([with_vocabulary(task, run_vocabulary) for task in tasks], vocab)
+        if task.cached:
+            with readable(task.task):
+                check_cached_ids(task.task, split, features, vocab)
+    own = RunVocabulary(run_dir)
+    tasks_to_read = [task._replace(task=with_vocabulary(task.task, own)) for task in tasks]
+    examples = examples_of(tasks_to_read, vocab)
     heldout = [each for each in examples if each.name in held]
 
     def corpus(read: Sequence[TaskExamples], rates: Sequence[float]) -> Corpus:
@@ -322,7 +304,7 @@ def _corpus(
         f"from SeqIO's cache: {cached}" if cached else "",
     ]
     return corpus(examples, rates)._replace(
-        summary="; ".join(filter(None, notes)) + _unread(tasks, features),
+        summary="; ".join(filter(None, notes)) + _unread(seqio_tasks, features),
         sources=tuple(corpus([each], [1.0]) for each in examples),
     )
 

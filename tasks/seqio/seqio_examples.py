@@ -14,8 +14,8 @@ from ...data.token_ids_json import text_checker
 from ...objectives import TokenIds
 from ...objectives.contract import NO_LABEL
 from ...objectives.supervised import THOUSANDTHS
-from .quiet_tensorflow import seqio, tf
-from .seqio_caches import cached_source, is_read_from_cache
+from .quiet_tensorflow import tf
+from .seqio_caches import ReadTask
 from .seqio_skipping import examples_after
 from .seqio_tasks import readable
 
@@ -85,26 +85,23 @@ class TaskExamples:
         document: makes a document of these features, as token ids; None for an empty example.
         lengths: lengths of the features with end-of-sequence, for tasks with a step that requires
             `sequence_length`, such as tasks of objectives.
-        use_cached: whether to read SeqIO's cache of the task.
     """
 
     def __init__(
         self,
-        task: seqio.Task,
+        read: ReadTask,
         features: Sequence[str],
         ids: TokenIds,
         document: Callable[..., Document | None],
         lengths: dict[str, int] | None = None,
-        *,
-        use_cached: bool = False,
     ):
-        self.cached = is_read_from_cache(task, use_cached)
-        self.task = task
-        self.name = task.name
+        self.cached = read.cached
+        self.name = read.name
+        self._read = read
         self.features = tuple(features)
         self._eos = ids.eos
         self._document = document
-        self._lengths = lengths if any(map(_needs_lengths, task.preprocessors)) else None
+        self._lengths = lengths if any(map(_needs_lengths, read.task.preprocessors)) else None
 
     def num_units(self, split: str, num_shards: int) -> int:
         """Returns the number of units of a split. A unit is a file of the source, or of a cache.
@@ -112,8 +109,8 @@ class TaskExamples:
         Small files of a cache are read together, since opening a unit takes a tenth of a second. A
         unit then has at least `UNIT` examples, unless a shard of the stream would have no unit.
         """
-        with readable(self.task):
-            source = cached_source(self.task, split) if self.cached else self.task.source
+        with readable(self._read.task):
+            source = self._read.source(split)
             files = len(source.list_shards(split=split))
             if not self.cached:
                 return files
@@ -127,8 +124,9 @@ class TaskExamples:
         options.deterministic = True
         # The autotune thread sleeps for up to a minute, and closing the dataset may wait for it.
         options.autotune.enabled = False
-        with readable(self.task):
-            dataset = examples_after(skip, self.task, **how)
+        task = self._read.task
+        with readable(task):
+            dataset = examples_after(skip, task, **how)
             dataset = dataset.map(lambda example: {name: example[name] for name in self.features})
             for example in dataset.with_options(options).as_numpy_iterator():
                 yield self._document(*(self._open_ended(example[name]) for name in self.features))
@@ -140,11 +138,7 @@ class TaskExamples:
 
 
 def text_examples(
-    task: seqio.Task,
-    feature: str,
-    ids: TokenIds,
-    arranged_tokens: int | None = None,
-    use_cached: bool = False,
+    task: ReadTask, feature: str, ids: TokenIds, arranged_tokens: int | None = None
 ) -> TaskExamples:
     """Returns the texts of one task.
 
@@ -166,15 +160,11 @@ def text_examples(
         return Document(tokens, ends_document=True)
 
     lengths = arranged_tokens and {feature: arranged_tokens + 1}
-    return TaskExamples(task, [feature], ids, document, lengths or None, use_cached=use_cached)
+    return TaskExamples(task, [feature], ids, document, lengths or None)
 
 
 def pair_examples(
-    task: seqio.Task,
-    ids: TokenIds,
-    limits: tuple[int, int],
-    read: PairReader,
-    use_cached: bool = False,
+    task: ReadTask, ids: TokenIds, limits: tuple[int, int], read: PairReader
 ) -> TaskExamples:
     """Returns the texts and answers of one task, cut to their limits with a warning."""
     most_given, most_answer = limits
@@ -206,7 +196,7 @@ def pair_examples(
         return in_parts(given[:most_given], answer[:most_answer])
 
     lengths = {"inputs": most_given + 1, "targets": most_answer + 1}
-    return TaskExamples(task, ("inputs", "targets"), ids, document, lengths, use_cached=use_cached)
+    return TaskExamples(task, ("inputs", "targets"), ids, document, lengths)
 
 
 def _needs_lengths(step: Callable) -> bool:

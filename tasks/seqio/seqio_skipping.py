@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .quiet_tensorflow import seqio, tf
-from .seqio_caches import cached_source
+from .seqio_caches import ReadTask
 
 # Datasets whose elements depend only on the same element of their input.
 _ELEMENTWISE = {"_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "_OptionsDataset"}
@@ -48,7 +48,7 @@ def _skipped_before_steps(
     """Returns the examples, or None if steps must be applied to skipped examples too."""
     if shuffle and task.shuffle_buffer_size is None:
         return None
-    source = cached_source(task, split) if use_cached else task.source
+    source = ReadTask(task, use_cached).source(split)
     raw = _shard(source, split, shuffle, seed, shard_info)
     if shuffle:
         raw = raw.shuffle(task.shuffle_buffer_size, seed=seed)

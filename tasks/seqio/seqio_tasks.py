@@ -12,7 +12,7 @@ import numpy as np
 from ...settings.user_modules import import_module
 from . import glue_tasks, python_tasks, tfds_tasks
 from .quiet_tensorflow import seqio, tf
-from .seqio_caches import cached_splits, check_cache, is_read_from_cache
+from .seqio_caches import ReadTask, cached_splits, check_cache
 
 # Seed of the random steps of a task if its examples are read for evaluation or for a token store.
 # Every read then gives the same examples.
@@ -136,30 +136,27 @@ def _rate(mixture: seqio.Mixture, task: seqio.Task) -> float:
         ) from error
 
 
-def check_task(
-    task: seqio.Task, splits: Sequence[str], features: Sequence[str], *, use_cached: bool = False
-) -> None:
+def check_task(read: ReadTask, splits: Sequence[str], features: Sequence[str]) -> None:
     """Raises ValueError for a task that lacks one of these splits or features.
 
-    With `use_cached`, the splits of the cache count if the task can be cached. Raises
-    FileNotFoundError if it is not cached.
+    Raises FileNotFoundError if the task is read from a cache that does not exist.
     """
+    task = read.task
     known_features = sorted(task.output_features)
     for feature in features:
         if feature not in known_features:
             raise ValueError(
                 f"Task {task.name!r} has no feature {feature!r}, expected one of {known_features}."
             )
-    if is_read_from_cache(task, use_cached):
+    if read.cached:
         check_cache(task, splits)
         return
     if task.requires_caching:
         raise ValueError(
             f"Task {task.name!r} can only be read from a cache (its CacheDatasetPlaceholder is "
-            "`required`): set use_cached=True, or give "
-            "`pretrax evaluate` --cache_dir=DIR."
+            "`required`): set use_cached=True, or give `pretrax evaluate` --cache_dir=DIR."
         )
-    known_splits = splits_of(task, use_cached)
+    known_splits = splits_of(read)
     for split in splits:
         if split not in known_splits:
             raise ValueError(
@@ -167,9 +164,10 @@ def check_task(
             )
 
 
-def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
+def splits_of(read: ReadTask) -> list[str]:
     """Returns the splits of a task or its cache. Raises FileNotFoundError for missing data."""
-    if is_read_from_cache(task, use_cached):
+    task = read.task
+    if read.cached:
         return cached_splits(task)
     with readable(task):
         if not task.source.splits:  # for example a TFDS dataset that is not prepared
@@ -177,14 +175,12 @@ def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
         return list(task.splits)
 
 
-def tasks_with(
-    split: str, tasks: Sequence[seqio.Task], features: Sequence[str], *, use_cached: bool
-) -> list[str]:
+def tasks_with(split: str, tasks: Sequence[ReadTask], features: Sequence[str]) -> list[str]:
     """Returns the names of the tasks that have a held-out split, checked by `check_task`.
 
     Raises ValueError if no task has this split.
     """
-    splits = {task.name: splits_of(task, use_cached) for task in tasks}
+    splits = {task.name: splits_of(task) for task in tasks}
     with_split = [task for task in tasks if split in splits[task.name]]
     if not with_split:
         raise ValueError(
@@ -194,7 +190,7 @@ def tasks_with(
             '"validation": "train[:1%]"}).'
         )
     for task in with_split:
-        check_task(task, [split], features, use_cached=use_cached)
+        check_task(task, [split], features)
     return [task.name for task in with_split]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .quiet_tensorflow import keep_off_accelerators, seqio, tf
+from .seqio_caches import ReadTask
 from .seqio_tasks import (
     REPEATABLE_SEED,
     check_task,
@@ -64,7 +65,7 @@ class TaskTexts(NamedTuple):
             raise ValueError(
                 f"{self.name!r} is a mixture, expected a task: prepare each of its tasks, {named}."
             )
-        check_task(tasks[0], [self.split], [self.feature])
+        check_task(ReadTask(tasks[0]), [self.split], [self.feature])
         return tasks[0]
 
 
