@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..settings.atomic_writes import write_bytes, write_json
+from ..settings.printable import plain_table
 
 REPORT = "report.json"  # written last, so it marks a finished folder
 PAGE = "report.html"
@@ -69,11 +69,9 @@ def write(out: str, report: PreparationReport, page: str) -> None:
 
 def print_table(console: Console, steps: Sequence[StepReport]) -> None:
     """Prints a line for each step: documents in, documents out, and dropped documents by rule."""
-    table = Table("step", "in", "out", "dropped", box=None, header_style="bold")
+    table = plain_table("step", "in", "out", "dropped", text=("step", "dropped"))
     for column in table.columns[:3]:
         column.no_wrap = True
-    for column in table.columns[1:3]:
-        column.justify = "right"
     for step in steps:
         # names of the user must not be read as markup
         name = Text(step.name)

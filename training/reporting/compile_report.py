@@ -3,10 +3,10 @@
 import math
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
-from ...settings.printable import print_note
+from ...settings.printable import plain_table, print_note
 from ..compile_check import GIB, Check
 from ..devices.cycles import StepTime
 from .console import active_note
@@ -30,7 +30,7 @@ def print_check(console: Console, check: Check) -> bool:
     console.print(overview)
     if check.refusal:
         print_note(console, f"\nThe compiler: {check.refusal}")
-    memory = Table("memory per chip", Column("GiB", justify="right"), box=None)
+    memory = plain_table("memory per chip", "GiB")
     for kind, size in check.memory._asdict().items():
         if size or not check.refusal:
             memory.add_row(f"  {kind}", f"{size / GIB:.2f}")
@@ -38,8 +38,7 @@ def print_check(console: Console, check: Check) -> bool:
         memory.add_row("  total", f"{check.memory.total / GIB:.2f} of {check.chip_gib}")
     console.print(memory)
     if check.traffic:
-        columns = (Column(name, justify="right") for name in ("per step", "GiB per step and chip"))
-        sent = Table("collectives", *columns, box=None)
+        sent = plain_table("collectives", "per step", "GiB per step and chip")
         for kind, traffic in check.traffic.items():
             sent.add_row(f"  {kind}", f"{traffic.calls:,}", f"{traffic.bytes / GIB:.3f}")
         console.print(sent)
@@ -56,15 +55,13 @@ def print_check(console: Console, check: Check) -> bool:
                 console.print(f"MaxText, which halves causal attention, {words}")
             console.print(f"estimated step: {1e3 * seconds:,.0f} ms, {100 * share:.0f}% of peak")
         return True
-    state = check.memory.parameters + check.memory.optimizer
-    console.print("[bold red]It does not fit.[/]", Text(_advice(state, check.chip_gib * GIB)))
+    console.print("[bold red]It does not fit.[/]", Text(_advice(check)))
     return False
 
 
 def _print_estimate(console: Console, estimate: StepTime) -> None:
-    """Prints the estimated time of each part of a step, and the slow products."""
-    columns = (Column(name, justify="right") for name in ("forward", "backward", "rest", "ms", "%"))
-    parts = Table("time, by the compiler's cycles", *columns, box=None)
+    columns = ("forward", "backward", "rest", "ms", "%")
+    parts = plain_table("time, by the compiler's cycles", *columns)
     for name, part in estimate.parts.items():
         each = (f"{1e3 * seconds:,.1f}" if seconds else "" for seconds in part)
         parts.add_row(f"  {name}", *each, *_of_step(part.seconds, estimate))
@@ -85,10 +82,8 @@ def _print_estimate(console: Console, estimate: StepTime) -> None:
             "of their FLOPs and bytes at the peak, as if all queries attended to all keys."
         )
     if estimate.slow:
-        slow = Table(
-            "products", *(Column(x, justify="right") for x in ("ms", "% of peak")), box=None
-        )
-        slow.add_column("what to change")
+        columns = ("products", "ms", "% of peak", "what to change")
+        slow = plain_table(*columns, text=(columns[0], columns[3]))
         for product in estimate.slow:
             slow.add_row(
                 Text(f"  {product.part} {product.shapes}"),
@@ -103,14 +98,9 @@ def _of_step(seconds: float, estimate: StepTime) -> tuple[str, str]:
     return f"{1e3 * seconds:,.1f}", f"{100 * seconds / estimate.seconds:.0f}"
 
 
-def _advice(state: int, most: int) -> str:
-    """Returns what to change if a step does not fit.
-
-    Args:
-      state: bytes of parameters and optimizer on a chip.
-      most: bytes of memory of a chip.
-    """
-    if state > most / 2:
+def _advice(check: Check) -> str:
+    state = check.memory.parameters + check.memory.optimizer
+    if state > check.chip_gib * GIB / 2:
         return (
             "Parameters and the optimizer take most of a chip: spread them over more chips "
             "(--gin.mesh.make_mesh.fsdp=NUMBER, or tensor), or use a larger slice."

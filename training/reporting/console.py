@@ -14,13 +14,12 @@ import jax
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from ...models.experts import active_parameters
 from ...objectives import members_of
 from ...settings import run_directory
-from ...settings.printable import PrintableConsole, print_note
+from ...settings.printable import PrintableConsole, plain_table, print_note
 from ...settings.trust import modules_to_trust
 from ..evaluator import Score
 from ..planning import Plan
@@ -142,20 +141,11 @@ def model_summary(plan: Plan, state: State) -> str:
     return f"{', '.join(parts)}, mesh {dict(mesh.shape)} of {mesh.devices.flat[0].device_kind}"
 
 
-_TEXT_COLUMNS = ("member", "stacks", "objective")  # all other columns have numbers
-
-
-def _table(*headings: str, **settings: Any) -> Table:
-    table = Table(box=None, header_style="bold", title_justify="left", **settings)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in _TEXT_COLUMNS else "right")
-    return table
-
-
 def print_plan(console: Console, plan: Plan) -> None:
     """Prints the corpus, and each member's rows, raw tokens, stacks and non-padding fraction."""
     console.print(plan.corpus.summary, markup=False)
-    table = _table("member", "rows", "raw tokens", "stacks", "non-padding", title="Rows of a step")
+    columns = ("member", "rows", "raw tokens", "stacks", "non-padding")
+    table = plain_table(*columns, text=("member", "stacks"), title="Rows of a step")
     members = members_of(plan.recipe.objective)
     for group, schedule in zip(plan.recipe.groups, plan.schedules):
         for number, raw, fraction in zip(
@@ -197,12 +187,10 @@ def print_warning(console: Console, message: str) -> None:
 
 
 def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
-    table = _table(
-        *("objective", "loss", "perplexity", "baseline", "better by", "targets"),
-        title=f"Held-out loss after {step} steps, nats per target",
-        caption="baseline: loss of a model that ignores its input",
-        caption_justify="left",
-    )
+    columns = ("objective", "loss", "perplexity", "baseline", "better by", "targets")
+    table = plain_table(*columns, title=f"Held-out loss after {step} steps, nats per target")
+    table.caption = "baseline: loss of a model that ignores its input"
+    table.caption_justify = "left"
     for s in (score for score in scores if not score.metric):
         gain = "" if s.gain is None else f"{s.gain:z.0%}"  # -0.4% is 0%
         table.add_row(escape(s.name), *s.words, _baseline(s), gain, f"{s.targets:,}")
@@ -231,8 +219,9 @@ def print_heldout(
         s.member: bytes_per_token[s.member] for _, all in evaluations for s in all if s.of_text
     }
     has_bits = any(map(math.isfinite, exact.values()))
-    of_bits = ["bits per byte"] if has_bits else []
-    table = _table("step", "objective", "nats", "perplexity", *of_bits, "baseline", "targets")
+    columns = ["step", "objective", "nats", "perplexity", "baseline", "targets"]
+    columns[4:4] = ["bits per byte"] if has_bits else []
+    table = plain_table(*columns, text=("objective",))
     for step, scores in evaluations:
         for s in (score for score in scores if not score.metric):
             bits = f"{s.loss / math.log(2) / exact[s.member]:.3f}" if s.of_text else ""
