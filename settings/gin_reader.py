@@ -24,7 +24,6 @@ import ast
 import contextlib
 import difflib
 import importlib
-import inspect
 import itertools
 import tokenize
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -55,7 +54,6 @@ _COMMANDS = {
     "comparison.comparison.Comparison": "compare",
     "preprocessing.preparation.Preparation": "prepare",
 }
-_MAX_LISTED = 12  # largest number of parameters that an error lists
 # Errors that Python's parsers raise for values that are nested too deeply.
 _TOO_DEEP = (RecursionError, MemoryError)
 
@@ -439,11 +437,8 @@ class GinReader:
         """Yields (part, setting) once for each macro and function in a value and in their settings.
 
         Args:
-          value: a value of the gin files.
           setting: the (function, parameter) that has the value. Parts of the value itself are
             yielded with it; parts of the settings of a function, with that setting.
-          scope: the scope in which the value is read.
-          seen: the parts that were yielded already.
         """
         seen = set() if seen is None else seen
         inner: list[tuple[Any, Any]] = []  # (value, setting) pairs to visit next
@@ -666,21 +661,8 @@ def _check_parameter(function: Callable, selector: str, parameter: str, at: str)
     if known is not None and parameter not in known:
         raise ValueError(
             f"{at}: {selector} has no parameter {parameter!r}{near(parameter, known)} "
-            f"{_listed(function, known)}"
+            f"Its parameters: {', '.join(known)}."
         )
-
-
-def _listed(function: Callable, known: Collection[str]) -> str:
-    """Returns a sentence with the parameters of a function, or where to find many of them."""
-    if len(known) <= _MAX_LISTED:
-        return f"Its parameters: {', '.join(known)}."
-    source = inspect.unwrap(function)
-    with contextlib.suppress(TypeError, OSError):
-        file = inspect.getsourcefile(source)
-        return (
-            f"Its {len(known)} parameters are in {file}, line {inspect.getsourcelines(source)[1]}."
-        )
-    return f"`help({selector_of(function)})` in Python lists its {len(known)} parameters."
 
 
 def _t5x_hint(name: str) -> str:
