@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ...constraints import listed
 from ...settings.partial import as_partial
 
 _HELDOUT_EVERY = 20  # documents
@@ -136,22 +135,16 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
         raise ValueError(
             f"{name} returned {task!r:.80}, expected a `corpora.synthetic_tasks.SyntheticTask`."
         )
-    needed = ("documents", "heldout", "questions")
-    for field in needed:
-        if not isinstance(getattr(task, field), list | tuple):
+    for field in ("documents", "heldout", "questions"):
+        values = getattr(task, field)
+        if not isinstance(values, list | tuple) or not values:
             raise ValueError(
-                f"{name} returned {field} of type {type(getattr(task, field)).__name__}, expected "
-                "a list: convert it, for example with `tolist()` for an array."
+                f"{name} returned {field} of type {type(values).__name__}, expected a list that is "
+                "not empty: draw more, or convert it, for example with `tolist()` for an array."
             )
     others = [text for text in (*task.documents, *task.heldout) if not isinstance(text, str)]
     if others:
         raise ValueError(f"{name} returned the document {others[0]!r:.80}, expected a string.")
-    empty = [field for field in needed if not getattr(task, field)]
-    if empty:
-        raise ValueError(
-            f"{name} returned a synthetic task without {listed(empty)}, expected at least "
-            "one of each: draw more."
-        )
     for question in task.questions:
         _check_question(name, question)
     for pair in task.pairs:
@@ -177,16 +170,13 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
 
 def _check_pair(name: str, pair: Any) -> None:
     texts = (*pair.right, *pair.wrong) if isinstance(pair, SyntheticPair) else ()
-    if len(texts) != 4 or not all(isinstance(text, str) and text for text in texts):
+    has_texts = len(texts) == 4 and all(isinstance(text, str) and text for text in texts)
+    if not has_texts or not pair.kind.isidentifier() or pair.right == pair.wrong:
         raise ValueError(
             f"{name} has the pair {pair!r:.200}, expected a "
-            "`corpora.synthetic_tasks.SyntheticPair` with two right texts and two wrong texts: "
+            "`corpora.synthetic_tasks.SyntheticPair` with a kind, two right texts, and two wrong "
+            "texts that differ from them: "
             "SyntheticPair('order', ('One .', 'Two .'), ('Two .', 'One .'))."
-        )
-    if not pair.kind.isidentifier() or pair.right == pair.wrong:
-        raise ValueError(
-            f"{name} has the pair {pair!r:.200}, expected a kind such as 'order', and wrong texts "
-            "that differ from the right texts."
         )
 
 
@@ -202,17 +192,12 @@ def _check_site(name: str, site: Any) -> None:
 
 
 def _check_question(name: str, question: Any) -> None:
-    if not isinstance(question, SyntheticQuestion):
-        raise ValueError(
-            f"{name} asks {question!r:.200}, expected a "
-            "`corpora.synthetic_tasks.SyntheticQuestion`: "
-            "SyntheticQuestion('capitals', 'The capital of France is', (' Paris', ' Rome'))."
-        )
-    answers = question.answers
+    answers = question.answers if isinstance(question, SyntheticQuestion) else None
     if not isinstance(answers, list | tuple) or not all(isinstance(x, str) for x in answers):
         raise ValueError(
-            f"{name} asks {question!r:.200} with answers {answers!r:.80}, expected a tuple of "
-            "texts, such as (' Paris', ' Rome')."
+            f"{name} asks {question!r:.200} with answers {answers!r:.80}, expected a "
+            "`corpora.synthetic_tasks.SyntheticQuestion` with a tuple of texts: "
+            "SyntheticQuestion('capitals', 'The capital of France is', (' Paris', ' Rome'))."
         )
     duplicates = [answer for answer in answers if answers.count(answer) > 1]
     if duplicates:

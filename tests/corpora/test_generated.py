@@ -51,7 +51,7 @@ def test_changed_synthetic_task_is_rejected_after_training(tmp_path, monkeypatch
     ("made", "values"),
     [
         (["snow"], ["['snow']", "`corpora.synthetic_tasks.SyntheticTask`"]),
-        (SyntheticTask([], ["a"], []), ["documents", "questions"]),
+        (SyntheticTask([], ["a"], [QUESTION]), ["documents", "list"]),
         (SyntheticTask(["a"], ["a"], [QUESTION._replace(right=2)]), ["right=2"]),
         (SyntheticTask(["a"], ["a"], [QUESTION._replace(right=0)]), ["right=0"]),
         (SyntheticTask(["a"], ["a"], [QUESTION._replace(kind="of/snow")]), ["kind='of/snow'"]),
