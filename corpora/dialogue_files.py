@@ -128,13 +128,11 @@ _SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 
 
 def _sharegpt_message(message: dict) -> tuple[str, str]:
-    """Returns the role, by OpenAI's name, and the text of a message in ShareGPT's format."""
     role = str(message.get("from"))
     return _SHAREGPT_ROLES.get(role, role), text_of_field("value", message)
 
 
 def _openai_message(message: dict) -> tuple[str, str]:
-    """Returns the role and the text of a message in OpenAI's chat format."""
     if message.get("tool_calls") or message.get("function_call"):
         raise ValueError("a message calls a tool, expected only text")
     if message.get("weight") not in (None, 1):

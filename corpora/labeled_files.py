@@ -101,7 +101,6 @@ def _kept_classes(run_dir: str) -> tuple[str, ...]:
 
 
 def _classes_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """Returns the sorted labels of files."""
     counts = collections.Counter(label for _, label in read_labeled(paths))
     if len(counts) < 2:
         got = f"one label, {next(iter(counts))!r}," if counts else "no label"

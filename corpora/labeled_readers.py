@@ -35,7 +35,6 @@ def read_labeled(
         list(read_labeled(["films.tsv"]))    # [Labeled(text='A fine film.', label='good')]
 
     Args:
-        paths: TSV, JSONL, Parquet or Arrow files.
         classes: the allowed labels, or None to allow any label.
         advance: called with the number of bytes read since the last call.
 

@@ -58,7 +58,6 @@ def weighted_text_of(text_field: str, weights_field: str) -> DocumentOf:
 
 
 def _ranges(field: str, given: Any) -> list[tuple[int, int, float]]:
-    """Returns checked ranges. Raises ValueError for values of another form."""
     if not isinstance(given, list | tuple):
         raise ValueError(f'"{field}" is {given!r:.60}, expected a number or a list of ranges')
     ranges = []

@@ -290,7 +290,6 @@ def _check_process() -> None:
 
 
 def _compiled(builder: Builder, ids: TokenIds, layout: str, group: RowGroup) -> Callable:
-    """Returns the jitted function (keys_B, rows_B) -> features of the model."""
     corrupt = batched(build(builder, ids), group.features)
     arrange = layouts.LAYOUTS[layout].arrange
 

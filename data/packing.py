@@ -446,7 +446,6 @@ _POLICY_BY_NAME = {
 
 
 def _next_row(waiting: "_Waiting", packing: Packing, member: int) -> Row:
-    """Returns the next row of waiting documents, without padding."""
     policy = _POLICY_BY_NAME[packing.policy]
     documents = policy.fill(waiting, packing.limits[member])
     columns = {
@@ -537,11 +536,9 @@ class _Waiting:
         return len(self._documents)
 
     def documents(self) -> list[Document]:
-        """Returns the waiting documents, the oldest first."""
         return list(self._documents.values())
 
     def replace(self, documents: Sequence[Document]) -> None:
-        """Replaces all waiting documents."""
         self._documents: dict[int, Document] = {}  # by number, oldest first
         self._lengths: list[tuple[int, int]] = []  # (tokens, -number), ascending
         self._arrived = 0

@@ -202,8 +202,6 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
 
 
 class _Counted(io.RawIOBase):
-    """A file that reports the number of bytes read."""
-
     def __init__(self, raw: Any, advance: Callable[[int], object]):
         self._raw = raw
         self._advance = advance
@@ -462,7 +460,6 @@ def _fasta_blocks(file: Any, path: str) -> Iterator[bytes]:
 
 
 def _fastq(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocument | Bad]:
-    """Yields the sequences of a FASTQ file, whose records have four lines."""
     rows = lines(file)
     none = (0, 0, b"")
     at = -1
@@ -505,7 +502,6 @@ def _sequence(
 
 
 def _whole(records: Iterable[RawDocument | Bad]) -> Iterator[RawDocument | Bad]:
-    """Yields records with the parts of each document joined."""
     parts: list[str] = []
     for record in records:
         if isinstance(record, Bad) or (record.ends_document and not parts):
@@ -576,7 +572,6 @@ def _decodable_lines(block: bytes, path: str, number: int) -> tuple[str, list[Ba
 def _rows(
     kind: str, batches: Callable, file: Any, path: str, document_of: DocumentOf
 ) -> Iterator[RawDocument | Bad]:
-    """Yields the documents of the rows of a table, which is read in batches."""
     import pyarrow
 
     number = 0

@@ -226,7 +226,6 @@ def unigram(train_targets: Iterable[str]) -> str:
 
 
 def _pairs(targets: Sequence, predictions: Sequence) -> list[tuple]:
-    """Returns (target, prediction) of each example."""
     if len(targets) != len(predictions):
         raise ValueError(
             f"Got {len(targets)} targets and {len(predictions)} predictions, expected the same "

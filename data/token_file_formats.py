@@ -77,7 +77,6 @@ def _index_of(path: str) -> str:
 
 
 def _megatron(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tokens and the ends of documents."""
     with open(_index_of(path), "rb") as file:
         content = file.read()
     try:

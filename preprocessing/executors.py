@@ -63,9 +63,6 @@ def slurm(
     """Runs tasks as jobs of a Slurm cluster, whose nodes must share OUT with this machine.
 
     Args:
-      blocks: blocks of the pass.
-      tasks: number of tasks.
-      log: folder of the logs.
       workers: largest number of jobs at a time; None means no limit.
       partition: partition of the jobs.
       time: time limit of the jobs.

@@ -165,5 +165,4 @@ class _Tokenize(PipelineStep):
         yield from ()
 
     def _have_documents(self, ranks: Iterable[int]) -> bool:
-        """Returns whether any of these tasks has a document."""
         return any(True for rank in ranks for _ in documents_of(self.documents, rank))

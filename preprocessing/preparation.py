@@ -32,7 +32,6 @@ class Preparation:
     executor: Callable  # (blocks, tasks, log, workers) -> executor that runs them
 
     def __post_init__(self):
-        """Raises ValueError for invalid settings."""
         check_fields(self, "preprocessing.Preparation.")
         if "://" in self.out:
             raise ValueError(

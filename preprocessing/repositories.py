@@ -105,7 +105,6 @@ def ordered(texts: Mapping[str, str]) -> list[str]:
 
 
 def _module(path: str) -> str:
-    """Returns the dotted module name of a Python file in its repository."""
     parts = path.removesuffix(".py").split("/")
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -121,7 +121,6 @@ def _add_repeatable(parser: argparse.ArgumentParser, name: str, metavar: str, te
 
 
 def _complete_gin_file(prefix: str, **_) -> list[str]:
-    """Returns completions of a gin file's name: pretrax's files, and paths from the folder."""
     paths = (path for end in ("*.gin", "*/") for path in glob.glob(glob.escape(prefix) + end))
     return [*named_gin_files(), *paths]
 

@@ -73,8 +73,6 @@ class _UnnamedError(Exception):
 
 
 class _Writer:
-    """Writes values, and collects the imports and settings of their functions."""
-
     def __init__(self, fields: Mapping[str, Any]):
         self.imports: dict[str, str] = {}  # first name of a selector -> import statement
         self.settings: list[list[str]] = []  # a block of lines for each function
@@ -91,7 +89,6 @@ class _Writer:
         """Returns a value in gin's syntax.
 
         Args:
-          value: a literal, a function, or a collection of them.
           path: path of the value in the fields, for the name of a scope.
 
         Raises _UnnamedError for a value that gin cannot express.

@@ -241,8 +241,6 @@ def open_vocabulary(
     The vocabulary named "library" is trained on Python's library once and then cached.
 
     Args:
-      cache: folder of the cached vocabulary.
-      run: directory of a run.
       name: "library", or a name for `open_tokenizer`.
       notice: function that shows the user a line before a vocabulary is trained.
 
@@ -263,7 +261,6 @@ def open_vocabulary(
 
 
 def _zen_of_python() -> str:
-    """Returns the first `SENTENCES` sentences of a text that comes with Python."""
     with contextlib.redirect_stdout(io.StringIO()):
         this = importlib.import_module("this")
     _title, _, text = codecs.decode(this.s, "rot13").partition("\n\n")

@@ -109,7 +109,6 @@ def _reader(vocabulary: seqio.Vocabulary) -> Callable[[np.ndarray], str]:
 def _examples(
     dataset: tf.data.Dataset, read_inputs: Callable, read_targets: Callable
 ) -> tuple[Sequence[int], Sequence[str], Sequence[str]]:
-    """Returns the numbers, the texts and the targets of the examples."""
     examples = []
     for number, example in dataset.as_numpy_iterator():
         if not {_INPUTS, _TARGETS} <= example.keys():

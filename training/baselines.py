@@ -90,7 +90,6 @@ def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
 
 
 def _binary_losses(heldout: Tally, training: Tally | None) -> float:
-    """Returns the summed binary cross-entropies of all classes."""
     counts = heldout.totals, heldout.slots - heldout.totals  # present, absent
     guessed = counts
     if training is not None:

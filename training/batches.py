@@ -84,7 +84,6 @@ def group_schedules(
     """Divides `batch_size` rows among the row groups by the rates of their members.
 
     Args:
-      objective: the objective, whose members have rates.
       multiple: every group gets a multiple of this number of rows, and of 2, since rows come in
         pairs.
 
@@ -332,7 +331,6 @@ class Batches:
         return metrics
 
     def _read(self, shard: int) -> list[Row]:
-        """Returns the shard's block of rows in every group."""
         rows = []
         readers = self._readers[shard]
         for reader in readers:
@@ -349,7 +347,6 @@ class Batches:
         return rows
 
     def _row_length(self, group: RowGroup, schedule: GroupSchedule) -> int:
-        """Returns the number of tokens to which the rows of the current step are padded."""
         if not schedule.separate_steps:
             return group.row_length
         return group.raw_length(schedule.member_of_step(self.step))

@@ -191,6 +191,5 @@ def _bytes_on_a_chip(tree) -> int:
 
 
 def _shortened(error: str) -> str:
-    """Returns the sentence with figures from the compiler's error."""
     used = re.search(r"Used [^.]*\.\w+ of [^.]*\.\w+ \w+\. Exceeded[^.]*\.\w+", error)
     return used[0] if used else error.splitlines()[0]

@@ -73,9 +73,6 @@ def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: i
     All rows have the raw length `row_tokens`, whatever the objective's members and the model are.
     Two runs with the same corpus therefore have the same rows.
 
-    Args:
-      objective: the objective, which may differ from the run's objective.
-
     Raises ValueError if the model or the corpus does not fit the objective (`recipe_under`).
     """
     recipe, packing = recipe_under(plan, objective, row_tokens)

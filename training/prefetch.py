@@ -12,8 +12,6 @@ MAX_PREFETCHED = 2  # batches: the first hides reading, the second the opening o
 
 
 class _Read(NamedTuple):
-    """A batch, and the data position after it."""
-
     rows: tuple[Row, ...]
     state: Callable[[], dict[str, bytes]]
     progress: dict[str, float]

@@ -104,7 +104,6 @@ def _objective(name: str) -> GinPart:
 
 
 def _builders() -> list[str]:
-    """Returns the names of the functions of `pretrax.objectives` that return an objective."""
     return [
         name
         for name, function in vars(objectives).items()
@@ -146,9 +145,6 @@ def add_run_arguments(parser: argparse.ArgumentParser, default: str | None = Non
     """Adds RUN, the options of `CHOICES`, and the options of `add_gin_arguments`.
 
     An option that the parser has already is left as it is.
-
-    Args:
-      default: name of the run that the help shows as the default.
     """
     about = "the run: a name in gin_configs/runs, such as decoder, or your own gin file"
     about += f" (default: {default})" if default else ""

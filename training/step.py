@@ -201,7 +201,6 @@ def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
 
 
 def _sharded(x, spec: P):
-    """Returns the array with this sharding, if there is a mesh."""
     if jax.sharding.get_abstract_mesh().empty:
         return x
     return lax.with_sharding_constraint(x, spec)

@@ -174,7 +174,6 @@ def _take_remaining_steps(
 
 
 def _warn_of_damage(parts: ResumableParts, resumed: Restored | None, console: Console) -> None:
-    """Prints which local copies and checkpoints were not restored, and why."""
     unused = [parts.copies.unused] if parts.copies and parts.copies.unused else []
     for message in (*unused, *(resumed.damaged if resumed else ())):
         print_warning(console, message)
@@ -204,7 +203,6 @@ def _start(
 
 
 def _print_start(plan: Plan, state: State, unnamed: Sequence[str], console: Console) -> None:
-    """Prints the model, and what config.gin and the cache of programs hold."""
     if unnamed:
         print_warning(console, unnamed_message(unnamed))
     print_note(console, model_summary(plan, state))

@@ -86,7 +86,6 @@ def _written(read: Sequence[str], again: Sequence[str]) -> str:
 
 
 def _question(kind: str, read: Sequence[str], again: Sequence[str], at: int) -> SyntheticQuestion:
-    """Returns the question for the value of the pair `again[at]`."""
     key, right = again[at].split()
     values = [pair.split()[1] for pair in read]
     return SyntheticQuestion(

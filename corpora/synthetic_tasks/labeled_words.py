@@ -85,7 +85,6 @@ def list_questions(
 
 
 def _question(examples: Sequence[LabeledWord]) -> SyntheticQuestion:
-    """Returns the question for the label of the last word of a list."""
     *shown, asked = examples
     others = (label for label in LABELS if label != asked.label)
     return SyntheticQuestion(

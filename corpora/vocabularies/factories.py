@@ -253,7 +253,6 @@ def kept_vocabulary(
     Args:
       about: the factory's name and its settings, as JSON values. "text" is a checksum of the
         `version` of the source that the vocabulary is trained on.
-      make: returns a new tokenizer and its ids.
 
     Raises ValueError if the directory has a run whose vocabulary was made with other settings.
     """

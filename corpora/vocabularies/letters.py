@@ -67,7 +67,6 @@ def letter_functions(
     """Returns the fields of a `Tokenizer` that encode and decode letters or k-mers.
 
     Args:
-      pieces: the ids of the letters and k-mers.
       unknown: the id of other letters, and of an overlapping k-mer with such a letter.
       encode: encodes a text in which letters without k-mers are between others.
       overlapping: whether a k-mer starts at each letter. A text of fewer than k letters then has no

@@ -195,7 +195,6 @@ def _ids_by_roles(
 
 
 def _names_in(directory: str | os.PathLike) -> dict[str, Any]:
-    """Returns the names of tokens by role, from the files of a published model."""
     names: dict[str, Any] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         path = os.path.join(directory, file)

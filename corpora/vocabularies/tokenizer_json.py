@@ -164,7 +164,6 @@ def _with_byte_decoder(model):
 
 
 def _check(source: Tokenizer, tokenizer, names: dict[str, int]) -> None:
-    """Raises ValueError if the ids of the two tokenizers differ."""
     for name, i in names.items():
         if tokenizer.token_to_id(name) != i:
             raise ValueError(

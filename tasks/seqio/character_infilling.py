@@ -132,9 +132,6 @@ def infill_characters(
         ids: special ids, which must include `fim`.
         seeds: whole numbers such as (seed of the run, number of the document). They are the only
             source of randomness.
-        rate: share of texts that are rearranged.
-        spm_rate: share of the rearranged texts that begin with their suffix.
-        spm: form of these texts: "spmv2" or "spm".
 
     Returns:
         i32[n].

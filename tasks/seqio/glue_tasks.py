@@ -43,7 +43,6 @@ def _marked(text: tf.Tensor, span: tf.Tensor, word: tf.Tensor, mark: str) -> tf.
 
 
 def _without_markup(example: dict) -> dict:
-    """Removes the HTML tags of MultiRC's paragraphs."""
     return example | {field: _without_tags(example[field]) for field in _ANSWER}
 
 

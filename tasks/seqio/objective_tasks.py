@@ -46,7 +46,6 @@ def add_objective_task(
     cache.
 
     Args:
-        name: name of the new task.
         text_task: a task or the name of a registered task. Its feature `targets` is text, or
             documents tokenized with the vocabulary of this feature. Instead it may have a text
             feature `text`.

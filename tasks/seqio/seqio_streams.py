@@ -90,8 +90,6 @@ def drawn_tasks(rates: tuple[float, ...], key: tuple[int, int], block: int) -> n
 
 
 class _TaskStream:
-    """One shard's endless stream over one task."""
-
     def __init__(
         self, text: TaskExamples, split: str, shard: int, num_shards: int, shuffle: bool, seed: int
     ):

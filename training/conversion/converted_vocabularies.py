@@ -43,7 +43,6 @@ def imported_vocabulary(
     Args:
       path: a directory of `transformers`, or a T5X checkpoint. If a run was exported to it, its
         vocabulary.json has the special ids.
-      config: the values of its config.json.
       tokenizer: a tokenizer file for a directory without a tokenizer.
       sentinels, specials: more special ids, see `special_tokens.published_ids`.
 

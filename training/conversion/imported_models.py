@@ -136,7 +136,6 @@ def _with_dense(
 def _prompt_forms(
     source: TensorFiles, recognized: Recognized, modules: Modules | None, frame: tuple[tuple, tuple]
 ) -> list[PromptForm]:
-    """Returns the prompt forms of a sentence model or a classifier."""
     forms = []
     causal = recognized.model.layout == "decoder"
     if modules:

@@ -298,7 +298,6 @@ def _cycles(name: str, computations: Computations) -> int:
 
 
 def _fused(op: Instruction, computations: Computations) -> Sequence[Instruction]:
-    """Returns the instructions of a fusion or of an asynchronous computation."""
     match = op.find(_FUSED)
     return computations.get(match[1], ()) if match else ()
 

@@ -117,7 +117,6 @@ def read_topology(text: str) -> Topology:
 
 
 def _slices(kind: str) -> list[tuple[int, ...]]:
-    """Returns the shapes of the slices of a kind of TPU."""
     if kind in _FLAT:
         return [tuple(map(int, shape.split("x"))) for shape in _FLAT[kind].split()]
     most = _LARGEST[kind]

@@ -27,7 +27,6 @@ class MetricsWriter:
     Args:
       step: the step from which a run resumes. Entries of later steps are removed, so that the files
         equal the files of a run that was not interrupted.
-      warn: shows a warning.
       trackers: other receivers of the metrics. A tracker that cannot start is left out.
     """
 
@@ -126,7 +125,6 @@ class _Lines(Tracker):
         self._waiting = ""
 
     def rewind(self, step: int) -> None:
-        """Removes the entries of later steps, and damaged lines."""
         earlier = [entry for entry in _read(self._path)[0] if entry["step"] <= step]
         atomic_writes.write_text(self._path, "".join(json.dumps(entry) + "\n" for entry in earlier))
 

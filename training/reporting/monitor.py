@@ -100,7 +100,6 @@ class Monitor:
         return {kind: earlier.get(kind, 0.0) + now[kind] - self._reported[kind] for kind in KINDS}
 
     def _step_metrics(self, metrics: dict) -> StepMetrics:
-        """Returns the logged metrics of a step, including each member's if there are several."""
         values = {name: float(x) for name, x in metrics.items() if name != "member_terms"}
         members = {}
         if len(self._members) > 1:

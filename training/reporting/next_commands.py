@@ -103,7 +103,6 @@ def text_arguments(model: Model, forms: Sequence[PromptForm]) -> str:
 
 
 def _inputs(trained: Trained, mode: str) -> str:
-    """Returns the arguments of `pretrax predict` that give a mode its text."""
     mask = trained.ids.mask
     if mode == "restore" and not trained.prompt_forms and mask is not None:
         mode = "mask"  # an imported model was probably trained to restore masked text

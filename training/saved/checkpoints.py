@@ -603,7 +603,6 @@ Loaded = tuple[State, Files, Mapping[str, int]]
 
 
 def _parse_metadata(content: bytes) -> Mapping[str, Any]:
-    """Returns the metadata of a checkpoint. Raises DamageError if it is damaged."""
     try:
         metadata = atomic_writes.unsealed(atomic_writes.parse_json(content))
     except (ValueError, TypeError) as error:

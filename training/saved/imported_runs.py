@@ -90,7 +90,6 @@ def config_text(
 
     Args:
       source: source of the import, "hf:DIR" or "t5x:DIR".
-      rows: number of rows of the embedding.
     """
     model = Partial(getattr(models, layout), **settings)
     fields = {"model": model, "initial_run": run_dir, "vocabulary_rows": rows}

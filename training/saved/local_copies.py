@@ -247,7 +247,6 @@ _MAX_STEPS = 4  # number of steps to compare; a process that was killed between 
 
 
 def _gather_steps(steps: list[int]) -> list[set[int]]:
-    """Returns the latest steps of each process."""
     mine = np.full(_MAX_STEPS, -1, np.int32)
     mine[: len(steps)] = steps[-_MAX_STEPS:]
     return [set(row.tolist()) - {-1} for row in _gather(mine)]

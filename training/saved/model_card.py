@@ -36,10 +36,8 @@ def model_card(
     """Returns the model card of a run at a step, in Markdown.
 
     Args:
-      name: name of the exported directory, or of its repository on the Hugging Face hub.
       result: the result of the run. A result of another step is left out. None: no result.
       architecture: name of the exported model's class in `transformers`.
-      loading: paragraphs about loading the model.
     """
     objective, corpus = (_name(fields[name]) for name in ("objective", "corpus"))
     longest = longest_rows(fields["sequence_lengths"])
@@ -83,7 +81,6 @@ def _name(function: Callable) -> str:
 
 
 def _figures(result: Result | None) -> list[str]:
-    """Returns the section of held-out figures and downstream tasks."""
     if result is None or not (result.scores or result.tasks):
         return []
     lines = ["", "## Figures", ""]

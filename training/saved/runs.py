@@ -123,7 +123,6 @@ def setting_errors(directory: str) -> Iterator[None]:
 
 
 def _embedding_rows(shapes: dict[str, tuple[int, ...]], where: str) -> int:
-    """Returns the number of rows of the token embedding among parameters of these shapes."""
     rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
     if rows is None:
         raise ValueError(
@@ -135,7 +134,6 @@ def _embedding_rows(shapes: dict[str, tuple[int, ...]], where: str) -> int:
 
 
 def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], rows: int) -> Model:
-    """Returns the model that has parameters of these shapes."""
     model = builder(rows)
     heads = saved_heads(shapes)
     c = model.config
