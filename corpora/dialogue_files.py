@@ -55,12 +55,10 @@ def dialogues(
 
     Args:
         files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
-        vocabulary: a factory of `corpora.vocabularies`.
         heldout_files: paths or patterns of the held-out dialogues, instead of `heldout_every`.
         longest_tokens: largest number of tokens of a dialogue, which must fit in a row of the run.
         on_malformed: "error" to stop at a malformed line, or "skip" to skip and count such lines.
         heldout_every: one dialogue in `heldout_every` is held out, and at least one.
-        seed: seed of the order of the dialogues.
 
     Raises ValueError for invalid settings or lines (`data.reading.MalformedLine` for a line),
     FileNotFoundError for a pattern without files, and OSError for a file that cannot be opened.

@@ -34,7 +34,6 @@ def synthetic_documents(
         task: function that draws the synthetic task, from `corpora.synthetic_tasks` or your own.
         vocabulary: a factory of `corpora.vocabularies`. A vocabulary of whole words suits most
             synthetic tasks.
-        seed: seed of the task and of the order in which documents are read.
 
     Raises ValueError for an invalid synthetic task (see `drawn_task`), and if the run was trained
     on documents that differ from the task's present documents. The vocabulary must contain all

@@ -52,12 +52,10 @@ def installed_packages(
     files of fewer than 200 bytes and copies of other files are left out.
 
     Args:
-      vocabulary: a factory of `corpora.vocabularies`.
       packages: names of the distributions to train on, as in `pip list`.
       heldout: names of the held-out distributions.
       text: "prose" for documentation and docstrings, "code" for sources without docstrings, or
         "all" for unchanged sources and documentation.
-      seed: seed of the order of the documents.
 
     Raises ValueError for a package that is not installed, that has no text of this type, or that
     is named in both `packages` and `heldout`.

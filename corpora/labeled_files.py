@@ -44,7 +44,6 @@ def labeled_text(
 
     Args:
         files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
-        vocabulary: a factory of `corpora.vocabularies`.
         given_tokens: number of tokens to which texts are cut; cut texts are counted.
         answer_tokens: largest number of tokens of a label that is written as text, which
             `text_to_text` learns. With None, a label is a class, which
@@ -53,7 +52,6 @@ def labeled_text(
         heldout_every: one text in `heldout_every` is held out, chosen by a hash of the text. Equal
             texts are therefore in the same split, whatever the order of the lines. The first text
             of each label is not held out.
-        seed: seed of the order of the documents.
 
     Raises ValueError for invalid settings or text (`data.reading.MalformedLine` for a line),
     FileNotFoundError for a pattern without files, and OSError for a file that cannot be opened.

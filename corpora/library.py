@@ -38,12 +38,10 @@ def python_library(
     tokenizes it, which takes about 3 s on two cores.
 
     Args:
-        vocabulary: a factory of `corpora.vocabularies`.
         documents: number of documents to train on, or None for all. They are chosen by a hash of
             their names. The held-out text, and the text that a vocabulary is trained on, do not
             depend on this number.
         heldout_every: one file in `heldout_every` is held out, chosen by a hash of its name.
-        seed: seed of the order of the documents.
 
     Raises ValueError if there are fewer documents than `documents`, or if a split would be empty,
     and FileNotFoundError if Python was installed without the sources of its library.
@@ -76,11 +74,9 @@ def docstring_pairs(
     second is its code without any docstring (`python_sources.Pair`).
 
     Args:
-        vocabulary: a factory of `corpora.vocabularies`.
         docstring_tokens: number of tokens to which docstrings are cut.
         code_tokens: number of tokens to which code is cut.
         heldout_every: one file in `heldout_every` is held out, chosen by a hash of its name.
-        seed: seed of the order of the documents.
 
     Raises ValueError and FileNotFoundError as `python_library`, and ValueError for limits that are
     too large together.

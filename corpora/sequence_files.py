@@ -72,7 +72,6 @@ def sequence_files(
     Args:
         files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
         alphabet: "dna", "rna" or "protein" (`corpora.alphabets`), or your own uppercase letters.
-        vocabulary: a factory of `corpora.vocabularies`.
         window: largest number of letters of a piece, or None for pieces of any length.
         overlap: number of letters that a window shares with the window before it.
         reverse_complement: whether half of the pieces are read as their other strand. The strand of
@@ -87,7 +86,6 @@ def sequence_files(
         heldout_every: without the three settings above, one record in `heldout_every` is held out,
             as in `text_files`. If the last part of a single record is held out, windows and
             overlapping k-mers that share letters with both parts are left out.
-        seed: seed of the order of the pieces and of their strands.
 
     Raises ValueError for settings that exclude each other, for a vocabulary without the letters of
     the alphabet, for a file of another format, and for a held-out name without a record. Raises

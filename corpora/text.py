@@ -54,7 +54,6 @@ def text_files(
 
     Args:
         files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
-        vocabulary: a factory of `corpora.vocabularies`.
         heldout_files: paths or patterns of the held-out text, instead of `heldout_every`.
         text_field: the field of a JSONL line, or the column of a table, that has the text.
         weights_field: the field or column that says how much the loss on the text counts, or None.
@@ -64,7 +63,6 @@ def text_files(
         heldout_every: one document in `heldout_every` is held out. If there are fewer documents,
             whole documents are held out, starting with the last one, if each brings the held-out
             tokens closer to that share. A single document is cut: 10 holds out its last tenth.
-        seed: seed of the order of the documents.
 
     Raises ValueError for invalid settings or text (`data.reading.MalformedLine` for a line),
     FileNotFoundError for a pattern without files, and OSError for a file that cannot be opened.

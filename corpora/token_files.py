@@ -41,7 +41,6 @@ def token_files(
         heldout_files: paths or patterns of the held-out files, instead of `heldout_every`.
         heldout_every: one document in `heldout_every` is held out of each file. If a file has fewer
             documents, see `data.documents.split_heldout_of_files`.
-        seed: seed of the order of the documents.
 
     Raises ValueError for a file of another format or vocabulary, and FileNotFoundError for a
     pattern that matches no file.

@@ -37,7 +37,6 @@ def token_store(
         temperature: without rates, the rate of each store is its number of tokens to the power of
             1 / temperature. 1 reads all stores equally often, and a large temperature reads about
             the same number of tokens from each store.
-        seed: seed of the order of the documents.
 
     Raises ValueError for invalid rates, for stores with different vocabularies, and for stores that
     cannot be opened.

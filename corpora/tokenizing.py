@@ -136,7 +136,6 @@ def corpus_of(
     Args:
         what: description of the text, for the summary.
         held_out: description of the held-out text, for the summary.
-        seed: seed of the order of the documents.
         longest: largest number of tokens of a document that must not be cut, or None for text that
             may be cut.
     """

@@ -64,7 +64,6 @@ def near_duplicates(
       n_gram: number of words of an n-gram.
       buckets: number of groups of hashes. A pair is found if all hashes of a group are equal.
       hashes_per_bucket: number of hashes of a group.
-      seed: seed of the hashes.
     """
     config = MinhashConfig(
         n_grams=n_gram, num_buckets=buckets, hashes_per_bucket=hashes_per_bucket, seed=seed

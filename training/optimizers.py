@@ -190,12 +190,9 @@ def muon(
     is clipped first.
 
     Args:
-      learning_rate: a schedule, or a number for a constant rate.
       beta: decay of Muon's momentum.
       b1: decay of AdamW's first moments.
       b2: decay of AdamW's second moments.
-      weight_decay: weight decay of the matrices.
-      clip_norm: largest global norm of the gradients. None: no clipping.
       momentum_dtype: data type of Muon's momentum and of AdamW's first moments.
     """
     return _clipped(
@@ -233,12 +230,9 @@ def normuon(
     AdamW updates.
 
     Args:
-      learning_rate: a schedule, or a number for a constant rate.
       beta: decay of the momentum of matrices.
       b1: decay of AdamW's first moments.
       b2: decay of the mean squares of outputs, and of AdamW's second moments.
-      weight_decay: weight decay of the matrices.
-      clip_norm: largest global norm of the gradients. None: no clipping.
     """
     return _for_matrices(
         scale_by_normuon(_matrices, beta=beta, b2=b2),
@@ -274,14 +268,11 @@ def soap(
     and every device has a copy.
 
     Args:
-      learning_rate: a schedule, or a number for a constant rate.
       b1: decay of first moments.
       b2: decay of second moments and of the preconditioners.
       eps: added to the roots of second moments.
       frequency: number of steps between two refreshes of the eigenbases.
       longest_side: sides with more inputs or outputs keep their own basis.
-      weight_decay: weight decay of the matrices.
-      clip_norm: largest global norm of the gradients. None: no clipping.
     """
     return _for_matrices(
         scale_by_soap(

@@ -69,7 +69,6 @@ def arithmetic(
     same answers.
 
     Args:
-      seed: seed of the numbers.
       digits: number of digits of each number. A sum has one more digit.
       order: order of the digits of a sum. "plain" begins with the first digit, and "reversed" with
         the last digit.

@@ -49,7 +49,6 @@ def genes(*, seed: int, documents: Count = 20_000, sites: Count = 60) -> Synthet
     grammar is the same for every seed.
 
     Args:
-      seed: seed of the sequences.
       documents: number of training sequences; a twentieth more is held out.
       sites: number of sites of each kind.
     """

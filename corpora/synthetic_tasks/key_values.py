@@ -52,7 +52,6 @@ def recall(
     `first` with a model that predicts masks. Only `first` with a causal model requires the look-up.
 
     Args:
-      seed: seed of the documents.
       documents: number of training documents; a twentieth more is held out.
       pairs: number of pairs of a document.
       keys: number of keys to draw from.

@@ -108,7 +108,6 @@ def word_lists(
     `after_2`, `after_1` and `after_0`, by the number of examples before the last word.
 
     Args:
-      seed: seed of the lists.
       lists: number of training lists; a twentieth more is held out.
       examples: number of examples of a list.
       questions: number of questions of each kind.

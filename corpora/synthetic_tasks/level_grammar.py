@@ -98,7 +98,6 @@ def grammar(
     five and seven terminals in a row are correct for 0.60 and 0.88. The chance is 0.05.
 
     Args:
-      seed: seed of the grammar and its strings.
       strings: number of training strings; a twentieth more is held out.
       levels: number of levels of rules; a string has 2 ** levels to 3 ** levels terminals.
       hidden: number of consecutive terminals that are hidden in a question.

@@ -81,7 +81,6 @@ def brackets(
     balanced documents.
 
     Args:
-      seed: seed of the documents.
       documents: number of training documents; a twentieth more is held out.
       pairs: number of pairs of brackets in a document.
       deepest: largest number of brackets that are open at once.

@@ -57,7 +57,6 @@ def reversal(*, seed: int, people: AtLeastTwo = 30, choices: AtLeastTwo = 10) ->
     `as_read` asks in the order of the documents, with a wording that they do not use.
 
     Args:
-      seed: seed of the facts.
       people: number of people in each of the three groups.
       choices: number of answers of a question. The wrong answers belong to people of the same
         group, so that they occur in the same places of the documents as the correct answer.

@@ -78,7 +78,6 @@ def star_graphs(
     - `next_node` asks for the node after the first node, which an edge shows.
 
     Args:
-      seed: seed of the graphs.
       graphs: number of training graphs; a twentieth more is held out.
       arms: number of arms of a graph.
       length: number of nodes of a path, including the source and the goal; at least 4.

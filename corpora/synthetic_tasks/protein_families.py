@@ -47,7 +47,6 @@ def proteins(
     given the rest of the protein.
 
     Args:
-      seed: seed of the families and their proteins.
       documents: number of training proteins; a twentieth more is held out.
       families: number of families, which are equally frequent.
       columns: number of columns of each family.

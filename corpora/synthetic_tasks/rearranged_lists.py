@@ -61,7 +61,6 @@ def rearranging(
     items can exclude two answers. A model that knows only the items of the list can exclude one.
 
     Args:
-      seed: seed of the lists.
       documents: number of training documents; a twentieth more is held out.
       length: number of items of a list, which are all different.
       items: number of items to draw from.

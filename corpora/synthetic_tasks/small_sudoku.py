@@ -97,7 +97,6 @@ def sudoku(
     given are exchanged, so that it has the same digits.
 
     Args:
-      seed: seed of the puzzles.
       puzzles: number of training puzzles; a twentieth more is held out.
       given: smallest number of given cells. A puzzle has more given cells if it would otherwise
         have several solutions.

@@ -75,7 +75,6 @@ def processes(
     chance is 0.25.
 
     Args:
-      seed: seed of the documents.
       documents: number of training documents; a twentieth more is held out.
       sentences: number of sentences of a text.
       states: number of states of the cycle; more than a text has sentences.

@@ -95,7 +95,6 @@ def trained(
         size: number of ids before the special ids are appended.
         model_type: "bpe" or "unigram" (as in T5, slower to train) trains with SentencePiece.
             "wordpiece" (as in BERT) or "word" (the most frequent words) trains with `tokenizers`.
-        sentinels: number of sentinels.
         specials: other special tokens, as for `special_tokens.token_ids`.
 
     Raises ValueError if the vocabulary cannot be trained with these settings on this text, if the
@@ -136,7 +135,6 @@ def utf8_bytes(
     The number of byte ids of a text is 4 to 5 times its number of subword pieces.
 
     Args:
-        sentinels: number of sentinels.
         specials: other special tokens, as for `special_tokens.token_ids`.
 
     Raises ValueError if the run directory has another vocabulary.
@@ -167,7 +165,6 @@ def letters(
             letter.
         overlapping: whether a k-mer starts at each letter, as in DNABERT (Ji et al. 2021). The
             letters of a masked k-mer can then be read in its neighbors, unless spans are masked.
-        sentinels: number of sentinels.
         specials: other special tokens, as for `special_tokens.token_ids`.
 
     Raises ValueError for an unknown alphabet, for more than a million k-mers, and if the run
@@ -200,7 +197,6 @@ def from_file(
 
     Args:
         path: path or URL of the tokenizer's file.
-        sentinels: number of sentinels.
         specials: other special tokens, as for `special_tokens.token_ids`.
 
     Raises ValueError if the file is not a tokenizer, and if the run directory has another
