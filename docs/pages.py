@@ -5,21 +5,24 @@
 It fills the tables between `<!-- begin NAME -->` and `<!-- end NAME -->`, copies pages from the
 root, and writes the reference pages. The results are committed, so that every page is complete as a
 plain file, and MkDocs needs no hooks. docs/objective_pages.py and docs/guide.py write the pages of
-objectives and comparisons. Sources are read as text, except for the parsers of the commands.
+objectives and comparisons.
 """
 
 import argparse
-import ast
 import contextlib
 import importlib
 import re
-import sys
 import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tables import cell, family_file, filled, table  # in the same folder
+
+from pretrax.cli import SUBCOMMANDS
+from pretrax.models.heads import HEADS
+from pretrax.objectives.catalog import FAMILIES
+from pretrax.settings.t5x_names import NAMES
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -159,53 +162,19 @@ def run_fields() -> Iterator[tuple[str, list[str]]]:
 
 def t5x_names() -> str:
     """Returns a table of T5X's names of settings, from settings/t5x_names.py."""
-    names = literal("settings/t5x_names.py", "NAMES")
-    return table(
-        ["in T5X", "in pretrax"], [[f"`{name}`", cell(ours)] for name, ours in names.items()]
-    )
+    rows = [[f"`{name}`", cell(ours)] for name, ours in NAMES.items()]
+    return table(["in T5X", "in pretrax"], rows)
 
 
 def heads() -> str:
     """Returns a table of the heads that models can have, from models/heads.py."""
-    transformers = literal("models/heads.py", "TRANSFORMERS")
     ahead = "hidden states for the token after the next; `ahead_3`, … for those after it"
     depth = "hidden states after 20% of the layers; also other percentages from 1 to 100"
     rows = [["`ahead_2`", ahead, "`decoder`"], ["`depth_20`", depth, "`decoder`"]]
-    for declared in calls("models/heads.py", "Head"):
-        if not {"name", "about", "builders"} <= declared.keys():
-            continue  # a head of the user, from `add_head`
-        builders = declared["builders"]
-        parts = builders.elts if isinstance(builders, ast.Tuple) else [builders]
-        having = [
-            name
-            for part in parts
-            for name in ([part.value] if isinstance(part, ast.Constant) else transformers)
-        ]
-        models = ", ".join(f"`{name}`" for name in having)
-        name, about = (ast.literal_eval(declared[key]) for key in ("name", "about"))
-        rows.append([f"`{name}`", about, models])
+    for head in HEADS.values():
+        models = ", ".join(f"`{name}`" for name in head.builders)
+        rows.append([f"`{head.name}`", head.about, models])
     return table(["head", "what it gives", "models"], rows)
-
-
-def calls(file: str, function: str) -> list[dict[str | None, ast.expr]]:
-    """Returns the keyword arguments of each call of a function in a file."""
-    nodes = ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
-    all_calls = [node for node in nodes if isinstance(node, ast.Call)]
-    return [
-        {keyword.arg: keyword.value for keyword in call.keywords}
-        for call in all_calls
-        if ast.unparse(call.func) == function
-    ]
-
-
-def literal(file: str, name: str) -> Any:
-    """Returns the value of a name in a module, which must be a literal."""
-    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if getattr(targets[0], "id", None) == name and isinstance(node, ast.Assign | ast.AnnAssign):
-            assert node.value is not None
-            return ast.literal_eval(node.value)
-    raise ValueError(f"{file} does not set {name}.")
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -213,8 +182,6 @@ def literal(file: str, name: str) -> Any:
 
 def commands_page() -> str:
     """Returns the page of all commands and their options, from their parsers."""
-    sys.path.insert(0, str(ROOT / ".ci/links"))
-    subcommands = importlib.import_module("pretrax.cli").SUBCOMMANDS
     parts = [
         "# Command line",
         _generated("the parsers in cli/"),
@@ -222,10 +189,10 @@ def commands_page() -> str:
         "`--steps`, are listed in [Run settings and gin files](run_settings.md).",
         table(
             ["command", "what it does"],
-            [[f"[`pretrax {v}`](#pretrax-{v})", cell(about)] for v, about in subcommands.items()],
+            [[f"[`pretrax {v}`](#pretrax-{v})", cell(about)] for v, about in SUBCOMMANDS.items()],
         ),
     ]
-    for subcommand in subcommands:
+    for subcommand in SUBCOMMANDS:
         parts += [f"## pretrax {subcommand}", *_command(_parser_of(subcommand))]
     return "\n\n".join(parts) + "\n"
 
@@ -308,9 +275,7 @@ def navigation() -> str:
 
 def objective_lines() -> Iterator[str]:
     """Yields the lines of the navigation for each family of objectives, and its objectives."""
-    sys.path.insert(0, str(ROOT / ".ci/links"))
-    catalog = importlib.import_module("pretrax.objectives.catalog")
-    for family, entries in catalog.FAMILIES.items():
+    for family, entries in FAMILIES.items():
         yield f"- {family.capitalize()}:"
         yield f"    - {family_file(family)}"
         for name, entry in entries.items():

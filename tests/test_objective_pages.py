@@ -14,7 +14,6 @@ from pretrax.objectives.catalog import CATALOG, FAMILIES, run_of
 from pretrax.settings.partial import as_partial
 from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_fields, read_run
-from pretrax.visualization.picture import Example, Slot, StackView, Token
 from tests.docs_programs import DOCS, program
 from tests.training.tiny import ROOT
 
@@ -127,12 +126,6 @@ def test_pictures_load_no_external_resources(name):
     ElementTree.fromstring(picture)  # It raises an error for invalid XML.
 
 
-@pytest.fixture(scope="module")
-def figures():
-    with program("objective_figures") as module:
-        yield module
-
-
 def hidden_spans(text: ElementTree.Element) -> list[str | None]:
     """Returns the color of each hidden span of a text in an SVG, and None for the words between."""
     colors = [None] if (text.text or "").strip() else []
@@ -144,29 +137,22 @@ def hidden_spans(text: ElementTree.Element) -> list[str | None]:
     return [color for color, _ in itertools.groupby(colors)]
 
 
-@pytest.mark.parametrize("name", CATALOG)
-def test_figure_hides_the_middle_of_a_text(name, figures):
+# These objectives always hide the end of a text, or predict every token.
+HIDES_EDGE = (
+    *("any_subset_lm", "complementary_diffusion", "hybrid_diffusion", "mixed_diffusion"),
+    *("prefix_lm", "spans_and_prefix", "ul2", "ul2_tutorial", "ul2r", "uniform_diffusion"),
+    "unrolled_denoising",
+)
+
+
+@pytest.mark.parametrize("name", sorted({*CATALOG} - {*HIDES_EDGE}))
+def test_figure_hides_the_middle_of_a_text(name):
     body = ElementTree.fromstring(kept(f"objectives/{name}.svg")).find(f".//{XHTML}body")
     parts = list(body)
     texts = [after for part, after in itertools.pairwise(parts) if part.text == "Text "]
     assert texts
     for spans in map(hidden_spans, texts):
-        is_inside = spans[0] is None and spans[-1] is None
-        assert is_inside or name in figures.TOUCHES_EDGE, AGAIN
-        if name in figures.SPANS:
-            assert len(spans) == 2 * figures.SPANS[name] + 1, AGAIN
-
-
-def test_draw_that_hides_the_edge_is_not_chosen(figures):
-    def example(*spans):
-        tokens = [Token(f"word{i}", span=span, slot=i) for i, span in enumerate(spans)]
-        stack = StackView("encoder", "", [Slot(Token("⟨0⟩", "sentinel"))], {}, targets=0)
-        return Example("", "", [tokens], [stack], [], [], with_loss=0)
-
-    assert figures.is_clear("spanbert", [example(-1, 0, 0, -1, 1, -1)])
-    assert not figures.is_clear("spanbert", [example(-1, 0, 0, -1, 1, 1)])
-    assert not figures.is_clear("spanbert", [example(0, 0, -1, -1, 1, -1)])
-    assert not figures.is_clear("spanbert", [example(-1, 0, 0, -1, -1, -1)])
+        assert spans[0] is None and spans[-1] is None, "choose another seed in SEEDS"
 
 
 @pytest.mark.slow
