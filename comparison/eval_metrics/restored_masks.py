@@ -12,7 +12,7 @@ from annotated_types import MinLen
 from ...constraints import AtLeastTwo, Count, OpenShare, checked
 from ...data.corpus import Corpus
 from ...inference import Trained, mode_of
-from ...inference.answering.masks import Masked
+from ...inference.answering.masks import Masked, masked_tokens
 from ...inference.answering.unmasking import FillingMode, LikeliestOrder, write_masks
 from ...inference.trained import check_mode, prompt_form
 from ..figures import HIGHER, Figure
@@ -88,17 +88,13 @@ def masked_rows(
 ) -> tuple[list[Masked], np.ndarray]:
     """Returns rows of held-out text with masks, and the masked tokens i32[n]."""
     random = np.random.default_rng(SEED)
-    mask = trained.ids.special("mask")
     form = prompt_form(trained, _filling_mode(trained))
     rows = []
     truth = []
     for row in heldout_rows(corpus, tokens, row_tokens):
         size = row.tokens.size
         hidden = np.sort(random.choice(size, max(round(share * size), 1), replace=False))
-        given = row.tokens.copy()
-        given[hidden] = mask
-        slots = (len(form.before) + hidden).tolist()
-        rows.append(Masked([*form.before, *given.tolist(), *form.after], slots))
+        rows.append(masked_tokens(trained, form, row.tokens.tolist(), hidden.tolist()))
         truth.append(row.tokens[hidden])
     return rows, np.concatenate(truth)
 

@@ -10,7 +10,7 @@ from annotated_types import MinLen
 from ...constraints import checked
 from ...corpora.synthetic_tasks.task import SyntheticQuestion
 from ...inference import Decoding, Trained
-from ...inference.answering.masks import Masked
+from ...inference.answering.masks import masked_tokens
 from ...inference.answering.unmasking import LikeliestOrder, write_masks
 from ...inference.prompting.prompts import BLANK
 from ...inference.trained import prompt_form
@@ -111,13 +111,9 @@ def _in_masks(
     trained: Trained, mode, questions: Sequence[SyntheticQuestion], order: LikeliestOrder
 ) -> list[str]:
     form = prompt_form(trained, mode)
-    mask = trained.ids.special("mask")
-    rows = []
-    for question in questions:
-        tokens, hidden = answered_tokens(trained, question, question.answers[0])
-        for slot in hidden:
-            tokens[slot] = mask
-        slots = [len(form.before) + slot for slot in hidden]
-        rows.append(Masked([*form.before, *tokens, *form.after], slots))
+    rows = [
+        masked_tokens(trained, form, *answered_tokens(trained, question, question.answers[0]))
+        for question in questions
+    ]
     written = write_masks(trained, rows, mode=mode, order=order)
     return [trained.decode(tokens) for tokens in written]

@@ -35,7 +35,8 @@ class Options:
       pooling: How to pool hidden states into an embedding. None: as in training.
       second: Whether two towers embed texts as the second text of a pair.
       mode_options: Values of the mode's additional options, `ModeCommand.arguments`.
-      numbers: Numbers of the items in a file, which `answer` sets.
+      numbers: Numbers of the items, which their random keys are derived from and error messages
+        name. None: 0, 1, … without names in messages.
       on_text: Function that is called with the partial answer of a single item.
       on_batch: Function that is called with the number of items answered.
       on_drafts: Function that is called with the counts of drafts.
@@ -65,15 +66,12 @@ def answer(
     mode: str,
     items: Sequence[dict],
     options: Options = Options(),  # noqa: B008
-    numbers: Sequence[int] | None = None,
 ) -> list[dict]:
     """Returns the mode's answer to each item.
 
     Args:
       mode: name of the mode, a key of `trained.MODES`.
       items: dicts with the fields that the mode reads.
-      numbers: numbers of the items, which their random keys are derived from and error messages
-        name. None: 0, 1, … without names in messages.
 
     Raises:
       ValueError: The model does not support the mode, an item lacks a field that the mode reads, a
@@ -82,7 +80,6 @@ def answer(
     check_mode(trained, mode)
     if not items:
         return []
-    options = dataclasses.replace(options, numbers=numbers)
     inputs = map_items(items, options, MODES[mode].read or text_of_item)
     records = MODES[mode].answer(trained, inputs, options)
     kinds = {type(record).__name__ for record in records if not isinstance(record, dict)}

@@ -16,7 +16,7 @@ from jax import lax
 from ...objectives import TokenIds
 from ..prompting.prompts import decode_after
 from ..trained import Trained, allowed_token_mask, predicts_from_left, prompt_form
-from .masks import Guess, Masked, mask_guesses
+from .masks import Guess, mask_guesses, masked_tokens
 from .scoring import answer_log_probs, answered_prompt, score
 
 
@@ -68,13 +68,9 @@ def likeliest_tokens(
 def _in_place(
     trained: Trained, text: str, top: int, log_probs: Sequence[float]
 ) -> list[Alternatives]:
-    mask = trained.ids.special("mask")
     form = prompt_form(trained, "mask")
     tokens = trained.encode(text)
-    rows = []
-    for slot in range(len(tokens)):
-        masked = [*tokens[:slot], mask, *tokens[slot + 1 :]]
-        rows.append(Masked([*form.before, *masked, *form.after], [slot + len(form.before)]))
+    rows = [masked_tokens(trained, form, tokens, [slot]) for slot in range(len(tokens))]
     guesses = mask_guesses(trained, rows, top)
     return [
         Alternatives(decode_after(trained, tokens[:slot], [token]), math.exp(log_prob), others)

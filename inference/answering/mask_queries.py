@@ -24,6 +24,7 @@ class MaskReading(NamedTuple):
 
     head: str | None  # `PromptForm.head`
     predicted: str  # `PromptForm.predicted`
+    shift: int  # `PromptForm.shift`
     mask: int  # id of the mask
     bos: int  # id that opens a shuffled text
 
@@ -31,7 +32,7 @@ class MaskReading(NamedTuple):
 def mask_reading(trained: Trained, form: PromptForm) -> MaskReading:
     """Returns how the model predicts masks in this form."""
     ids = trained.ids
-    return MaskReading(form.head, form.predicted, ids.special("mask"), ids.bos)
+    return MaskReading(form.head, form.predicted, form.shift, ids.special("mask"), ids.bos)
 
 
 def mask_states(model, reading: MaskReading, params, batch) -> tuple[Array, Callable]:

@@ -27,7 +27,7 @@ from ..decoding.batching import (
 from ..decoding.sampling import NEVER
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
-from .mask_queries import mask_reading, mask_states
+from .mask_queries import MaskReading, mask_reading, mask_states
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # names of masks in texts
 MASKED = ("mask", "unmask")  # modes that share a prompt form: training prepares for both
@@ -46,6 +46,17 @@ class Masked(NamedTuple):
     masks: list[int]  # slots of the masks
 
 
+def masked_tokens(
+    trained: Trained, prompt: PromptForm, tokens: Sequence[int], hidden: Sequence[int]
+) -> Masked:
+    """Returns tokens in a prompt form, with masks in place of the hidden tokens (their indices)."""
+    given = list(tokens)
+    for index in hidden:
+        given[index] = trained.ids.special("mask")
+    first = len(prompt.before)
+    return Masked([*prompt.before, *given, *prompt.after], [first + index for index in hidden])
+
+
 def masked_text(trained: Trained, text: str, prompt: PromptForm) -> Masked:
     """Returns the tokens of a text in its prompt form, with the vocabulary's mask for "[MASK]".
 
@@ -56,10 +67,10 @@ def masked_text(trained: Trained, text: str, prompt: PromptForm) -> Masked:
     for other in MASKS:
         text = text.replace(other, name)
     tokens = trained.encode(text)
-    if mask not in tokens:
+    hidden = [i for i, token in enumerate(tokens) if token == mask]
+    if not hidden:
         raise ValueError(f"Got a text without a mask, expected one or more [MASK]: {text[:60]!r}.")
-    tokens = [*prompt.before, *tokens, *prompt.after]
-    return Masked(tokens, [i for i, token in enumerate(tokens) if token == mask])
+    return masked_tokens(trained, prompt, tokens, hidden)
 
 
 def fill_masks(
@@ -83,7 +94,7 @@ def mask_guesses(
     """Returns the `top` likeliest tokens of each mask of each row, as `fill_masks` for texts."""
     prompt = prompt_form(trained, "mask")
     check_texts(trained, [masked.tokens for masked in masked_texts])
-    predict = jitted(mask_logits, trained.model, mask_reading(trained, prompt), prompt.shift)
+    predict = jitted(mask_logits, trained.model, mask_reading(trained, prompt))
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     first, end = trained.ids.text
     top = min(top, end - first)
@@ -122,8 +133,8 @@ def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) 
     return batch
 
 
-def mask_logits(model, reading, shift, params, batch, slots_BxK):
-    """Returns logits f32[B, K, V] at these slots."""
+def mask_logits(model, reading: MaskReading, params, batch, slots_BxK):
+    """Returns the logits f32[B, K, V] of the masks in these slots."""
     states_BxTxE, project = mask_states(model, reading, params, batch)
     rows = jnp.arange(slots_BxK.shape[0])[:, None]
-    return project(states_BxTxE[rows, jnp.maximum(slots_BxK + shift, 0)])
+    return project(states_BxTxE[rows, jnp.maximum(slots_BxK + reading.shift, 0)])

@@ -38,8 +38,8 @@ from ..trained import (
     predicts_from_left,
     prompt_form,
 )
-from .mask_queries import mask_reading, mask_states
-from .masks import batch_of
+from .mask_queries import mask_reading
+from .masks import batch_of, mask_logits
 
 Tokens = Sequence[int] | np.ndarray
 
@@ -312,7 +312,7 @@ def hidden_log_probs(
         for row, i in enumerate(chosen):
             tokens = np.array(texts[i][0])
             hidden = np.array(texts[i][1])
-            slots_BxK[row, : hidden.size] = before + hidden + form.shift
+            slots_BxK[row, : hidden.size] = before + hidden
             labels_BxK[row, : hidden.size] = tokens[hidden]
             if masked:
                 tokens[hidden] = mask
@@ -326,14 +326,13 @@ def hidden_log_probs(
 
 
 def _log_probs_at(model, reading, candidates, params, batch, slots_BxK, labels_BxK, predicted_V):
-    """Returns f32[B, K]: the log-probabilities of the labels in these slots.
+    """Returns f32[B, K]: the log-probabilities of the labels of the masks in these slots.
 
     With candidates, returns f32[B, K, candidates] instead. The probability is over all ids that the
     model learned to predict.
     """
-    states_BxTxE, project = mask_states(model, reading, params, batch)
-    hidden_BxKxE = jnp.take_along_axis(states_BxTxE, slots_BxK[..., None], axis=1)
-    logits_BxKxV = jnp.where(predicted_V, project(hidden_BxKxE), NEVER)
+    logits = mask_logits(model, reading, params, batch, slots_BxK)
+    logits_BxKxV = jnp.where(predicted_V, logits, NEVER)
     if candidates is not None:
         return jax.nn.log_softmax(logits_BxKxV)[..., np.array(candidates, np.int32)]
     return -cross_entropy(logits_BxKxV, labels_BxK)[0]

@@ -146,8 +146,7 @@ def write_masks(
         random=mode == "denoise",
         record=record,
     )
-    reading = mask_reading(trained, prompt)
-    run = jitted(_unmask, trained.model, reading, prompt.shift, unmasking)
+    run = jitted(_unmask, trained.model, mask_reading(trained, prompt), unmasking)
     allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
 
     def filled(chosen: list[int]) -> Iterator[list]:
@@ -262,7 +261,6 @@ class Unmasking(NamedTuple):
 def _unmask(
     model,
     reading: MaskReading,
-    shift,
     unmasking: Unmasking,
     params,
     batch,
@@ -279,8 +277,7 @@ def _unmask(
 
     def logits_of(tokens_BxK):
         filled_BxT = input_BxT.at[rows_Bx1, slots_BxK].set(tokens_BxK, mode="drop")
-        filled = batch | {name: filled_BxT}
-        return mask_logits(model, reading, shift, params, filled, masks.slots)
+        return mask_logits(model, reading, params, batch | {name: filled_BxT}, masks.slots)
 
     return written_tokens(logits_of, masks, unmasking, temperature, allowed_V)
 

@@ -37,10 +37,12 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
         draft_counts(console, request.options) as options,
         progress_bar("Answering", len(items) - out.done) as advance,
     ):
-        options = dataclasses.replace(options, on_batch=advance)
-        out.answer_rest(
-            lambda items, numbers: answer(trained, request.mode, items, options, numbers), chunk
-        )
+
+        def answers(items: list[dict], numbers: Sequence[int]) -> list[dict]:
+            numbered = dataclasses.replace(options, on_batch=advance, numbers=numbers)
+            return answer(trained, request.mode, items, numbered)
+
+        out.answer_rest(answers, chunk)
     console.print(
         f"{arguments.out} holds {len(items)} answer{'s' * (len(items) != 1)}.", markup=False
     )
