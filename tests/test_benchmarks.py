@@ -21,7 +21,6 @@ from benchmarks import (
     objectives,
     packing,
     prepare,
-    redraw,
     sharded_decoding,
     slices,
     step_times,
@@ -434,15 +433,6 @@ def test_objectives_and_finetuning_benchmarks_print_their_scores(tmp_path, capsy
 def test_every_small_run_has_a_number_of_steps():
     runs = {run_of(name) for name in CATALOG}
     assert objectives.NEED_MORE <= runs == runs & {*objectives.STEPS, *objectives.NEED_MORE}
-
-
-@pytest.mark.slow
-def test_redraw_benchmark_prints_its_table(capsys):
-    redraw.main(["causal_lm", "masked_lm"])
-    printed = capsys.readouterr().out
-    assert re.search(r"causal_lm +[\d.,]+ +– +[\d.,]+", printed)
-    assert re.search(r"masked_lm( +[\d.,]+){3}", printed)
-    assert re.search(r"worst( +[\d.,]+){3}", printed)
 
 
 @pytest.mark.slow
