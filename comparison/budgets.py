@@ -164,9 +164,6 @@ def seconds(plan: Plan, *, number: Positive) -> int:
 
     Compilation, evaluation and saving do not count. The measured speed varies from time to time, so
     a comparison keeps its first result.
-
-    Args:
-      number: number of seconds.
     """
     per_step = _seconds_of_a_step(plan)
     return _check_affordable(plan, round(number / per_step), per_step, "seconds")
@@ -187,11 +184,6 @@ def _targets_predicted(plan: Plan) -> Iterator[int]:
 
 def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
     """Returns the number of steps that reach a total, and the mean amount per step.
-
-    Args:
-      totals: the total up to each step. Steps after the first `COUNTED` are assumed to have the
-        mean of these.
-      number: the total to reach.
     """
     for step, total in enumerate(totals, 1):
         if total >= number or step == COUNTED:

@@ -157,7 +157,6 @@ def run_flops_per_token(facts: VariantFacts, logged: Mapping[float, float]) -> f
 
     Args:
       facts: the facts of the variant, whose tokens are used if none are logged.
-      logged: the number of tokens that the run has read by step.
     """
     step, tokens = max(logged.items())
     return facts.flops_per_step * step / tokens if tokens else facts.flops_per_token

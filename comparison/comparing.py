@@ -178,7 +178,6 @@ def run_comparison(
     """Runs the missing parts of a comparison and writes its report. Returns the trials that failed.
 
     Args:
-      search_paths: more folders in which to look for gin files.
       trusted: modules that the run directories may name, see `settings.trust`.
       power: whether to run only a pilot (`comparison.pilot`), whose figures are only printed.
     """

@@ -250,7 +250,6 @@ def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, flo
 
     Args:
       seeds: number of seeds over which it was measured.
-      freedom: the degrees of freedom of the standard deviation.
     """
     from scipy import optimize, stats
 

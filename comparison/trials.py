@@ -164,7 +164,6 @@ def trials_of(
 
     Args:
       runs: the run of each variant; its directory, seed and steps are set here.
-      trusted: trusted modules in addition to those that the comparison names.
     """
     trials = []
     for seed in comparison.seeds:

@@ -173,10 +173,6 @@ def best_values(tuning: Tuning, losses: Mapping[float, float]) -> list[float]:
     >>> best_values(halving, {0.03: 3.0, 0.1: math.nan})
     [0.03]
 
-    Args:
-      tuning: the tuning, whose `eta` says how many values stay.
-      losses: the loss of each value; not finite if training diverged.
-
     Raises ValueError if no loss is finite.
     """
     finite = [value for value, loss in losses.items() if math.isfinite(loss)]

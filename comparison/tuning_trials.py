@@ -33,7 +33,6 @@ def tune(
     """Returns the facts of the variants, each with the value that its tuning trials have chosen.
 
     Args:
-      trusted: trusted modules in addition to those that the comparison names.
       run_all: a function that trains the incomplete trials of a sequence, and returns when all of
         them have ended.
 

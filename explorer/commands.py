@@ -34,9 +34,7 @@ def commands(
 
     Args:
       objective: name of the objective in the catalog, or the user's own MODULE.BUILDER.
-      build: the builder with `values`.
       values: settings that differ from those of the objective's gin file, by name in gin.
-      run: name of the small run that trains the objective.
       options: options of `pretrax show`, which `pretrax.show` has as well.
       hidden: tokens to hide, as in `pretrax show --hide_tokens`; "" for random ones.
     """

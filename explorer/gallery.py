@@ -38,10 +38,6 @@ def export(
     folder: str, names: Iterable[str], on_page: Callable[[str], None] = lambda name: None
 ) -> None:
     """Writes the page of each objective into a folder, and `index.html`, which lists all of them.
-
-    Args:
-      folder: the folder, which is made if it does not exist.
-      on_page: called with the name of each objective whose page is written.
     """
     os.makedirs(folder, exist_ok=True)
     drawing = Objectives()

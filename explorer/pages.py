@@ -34,7 +34,6 @@ class Explorer:
     Args:
       runs: directories of runs, in addition to those below `runs`.
       comparisons: directories of comparisons, in addition to those below `comparisons`.
-      objective: name of the objective that is shown first.
       trusted: modules that run directories may name, see `settings.trust`.
     """
 

@@ -67,7 +67,6 @@ class Server(ThreadingHTTPServer):
 
     Args:
       port: the port; 0 for a free one.
-      host: the address to listen on.
 
     Raises ValueError if the server cannot listen there, for example since the port is in use.
     """

@@ -29,7 +29,6 @@ def with_statistics(
 
     Args:
       stream: i32[n] text that rows are cut from.
-      stream_name: name of this text.
       rows: total number of rows; each member gets its share, but at least 64.
       settings: other arguments of `measure`: slots, seed, span_distribution and span_mean.
     """

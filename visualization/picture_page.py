@@ -54,9 +54,6 @@ dd { margin:0; overflow-wrap:anywhere }
 
 def page(picture: Picture, command: str) -> str:
     """Returns the page. Names, tokens and paths are escaped.
-
-    Args:
-      command: the command that made the page, which the footer shows.
     """
     made_by = f"<code>{escape(command)}</code>"
     return html.document(picture.name, picture.facts, content(picture), made_by, STYLE)

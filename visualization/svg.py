@@ -45,7 +45,6 @@ def drawn(panels: Sequence[Callable], width: float, height: float) -> str:
     """Returns the SVG of panels side by side.
 
     Args:
-      panels: for each panel, a function that draws it on the given axes.
       width: width in inches.
       height: height in inches.
     """

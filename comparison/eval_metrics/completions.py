@@ -21,9 +21,6 @@ def synthetic_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[F
     of the true rest, and fills the masks in any order. The baseline completes each beginning with
     the rest of the previous document.
 
-    Args:
-      texts: number of held-out documents, from the first on.
-
     Raises ValueError if the corpus of the run is not such a synthetic task or holds out a single
     document, and for a model that does not continue texts.
     """

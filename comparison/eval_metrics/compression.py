@@ -94,8 +94,6 @@ def bits_per_byte(
     are drawn, the part `standard_error` gives the standard error.
 
     Args:
-      tokens: number of tokens of held-out text.
-      row_tokens: number of tokens of each row.
       positions: number of positions that a masked model predicts, drawn uniformly from the text.
       draws: number of draws of hidden tokens per row for masked diffusion. The number of hidden
         tokens is stratified and uniform in 1 … n, so its mean is exactly the bound (Nie et al.

@@ -33,7 +33,6 @@ def in_context(
         in_context(subject, shots=(0, 16))     # figures in_context, in_context/0_shots, …/16_shots
 
     Args:
-      shots: numbers of examples before a question.
       examples: number of questions for each number of examples.
 
     Raises ValueError for a model that does not give text a probability.

@@ -48,10 +48,8 @@ def finetune(
         `comparison.eval_metrics.parts.class_tasks.class_task`).
       labels: numbers of training examples, each with figures such as `/at_10`. Small numbers are
         drawn up to three times and averaged. The first figure uses all examples.
-      steps: number of steps of each training.
       peaks: peak learning rates, relative to the size of a parameter. The best one is chosen on a
         part of the training examples. If it is the smallest or the largest one, others are tried.
-      batch_size: number of examples of each step.
       tokens: number of tokens to which texts are cut.
       module: a module that registers the task.
       data_dir: the folder of TensorFlow Datasets that has the task's data.

@@ -41,10 +41,6 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
 
     The baseline repeats the previous line. The notes give the figures of the true line.
 
-    Args:
-      prompts: number of functions with a hidden line.
-      max_new: number of tokens to write.
-
     Raises ValueError, naming suitable models, for a model that cannot fill in text.
     """
     subject.check_library_unseen()

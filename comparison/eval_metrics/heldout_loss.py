@@ -55,7 +55,6 @@ def loss_under(
 
     Args:
       objectives: names of gin_configs/objectives, or short names ("mlm").
-      tokens: number of tokens of held-out text.
       row_tokens: number of tokens of each row, before corruption.
 
     Raises ValueError for an unknown objective, or if the model can compute none of the objectives.

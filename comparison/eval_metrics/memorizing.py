@@ -34,10 +34,6 @@ def memorization(
     - `memorization/rouge_l`: ROUGE-L of the written and the true tokens (F1).
     - `memorization/unseen…`: the same for passages that are not in the training text.
 
-    Args:
-      prompt_tokens: number of tokens that the model is given.
-      tokens: number of tokens that the model writes.
-
     Raises ValueError for a run on another corpus or with shorter passages, and for a model that
     does not continue a text from left to right.
     """

@@ -25,9 +25,6 @@ def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
     log-probability, `/per_token` by log-probability per token. The baseline is a random name. The
     part `most_frequent_name` takes the most frequent name.
 
-    Args:
-      examples: number of passages, from the first on.
-
     Raises ValueError for a model that does not give text a probability.
     """
     subject.check_library_unseen()

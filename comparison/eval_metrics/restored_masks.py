@@ -46,8 +46,6 @@ def unmasking(
     constant guess.
 
     Args:
-      tokens: number of tokens of held-out text.
-      row_tokens: number of tokens of each row.
       share: share of a row's tokens that are masked, at least one token.
       steps: numbers of steps. With more steps than masks, each step writes one mask; only
         "mask_predict" and "ancestral" use the other steps to write masks again.

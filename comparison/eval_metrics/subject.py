@@ -40,7 +40,6 @@ class Subject:
         comparison.Comparison.eval_metrics = [@my_eval_metrics.loop_keyword]
 
     Args:
-      directory: the run directory, as `pretrax train` writes it.
       step: the step of the checkpoint, or None for the latest checkpoint.
       trusted: modules that the directory may name (see `settings.trust`).
 

@@ -77,7 +77,6 @@ def word_in_context(
       words: number of words, the most frequent ones in both meanings.
       uses: number of uses of each word in each meaning; half of them choose the layer.
       context: number of tokens on either side of the word.
-      layers: layers to measure, or None for all.
 
     Raises ValueError for an unknown layer, and if no word has enough uses.
     """

@@ -74,10 +74,8 @@ def finetune_to_write(
       task: "python_docstrings", to write the first paragraph of a docstring, given the code;
         "python_questions", to answer what a passage of code assigns to a name; or "translation",
         between the two languages of `comparison.eval_metrics.parts.two_languages`.
-      steps: number of steps of each training.
       peaks: peak learning rates, relative to the size of a parameter. The best one is chosen on a
         part of the training examples. If it is the smallest or the largest one, others are tried.
-      batch_size: number of examples of each step.
 
     Raises ValueError for a model that does not write text.
     """

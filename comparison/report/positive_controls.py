@@ -41,7 +41,6 @@ def controls_of(figure: str, directory: Path = KEPT) -> list[PositiveControl]:
 
     Args:
       figure: name of the figure, such as "minimal_pairs" or "finetune (python_word_kinds)".
-      directory: directory of the kept comparison.
     """
     if results.read_setup(directory) is None:
         return []

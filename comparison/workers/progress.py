@@ -21,7 +21,6 @@ class ComparisonProgress:
 
     Args:
       trials: the trials that will be run, without complete trials.
-      complete: number of complete trials.
     """
 
     def __init__(self, console: Console, trials: Sequence[Trial], complete: int):

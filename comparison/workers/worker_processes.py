@@ -103,7 +103,6 @@ def run_trials(
     waits for them to end.
 
     Args:
-      start: starts the process of a trial: `start_trial`, or the `starter` of a cluster.
       shares: the cores of each of the parallel processes.
       watch: a function that is called a few times a second, with the running trials and the trials
         that have failed so far.

@@ -69,10 +69,6 @@ def answer(
 ) -> list[dict]:
     """Returns the mode's answer to each item.
 
-    Args:
-      mode: name of the mode, a key of `trained.MODES`.
-      items: dicts with the fields that the mode reads.
-
     Raises:
       ValueError: The model does not support the mode, an item lacks a field that the mode reads, a
         text does not fit, or the mode does not return a record for each item.

@@ -45,7 +45,6 @@ def continue_blocks(
     2). An encoder-decoder encodes the text again before each block, and only its decoder writes.
 
     Args:
-      max_new: maximum number of tokens of an answer.
       steps: number of steps per block. None: the number of masks of the block.
       temperature: temperature of the draws. 0 takes the likeliest token of each mask.
       numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….

@@ -170,7 +170,6 @@ def generate(
         generate(trained, prompts, Decoding(max_new=8))[0][0].text
 
     Args:
-      prompts: the prompts, as `prompting.prompts` makes them.
       special: special tokens that an answer may have, in addition to end-of-sequence. None: all but
         padding.
       numbers: numbers of the prompts, which their random keys are derived from. None: 0, 1, ….

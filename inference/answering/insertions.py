@@ -57,7 +57,6 @@ def insert(
     step reads the whole text again, with the logits of all slots in memory.
 
     Args:
-      max_new: maximum number of tokens to insert.
       temperature: temperature of the draws. 0 takes the likeliest slot and token.
       numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
 

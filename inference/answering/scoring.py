@@ -119,7 +119,6 @@ def answer_log_probs(
         answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # given the tokens before each
 
     Args:
-      answered: prompts that include their answers, with the number of tokens to score.
       slot_figures: function (model, *figure_settings, params, batch) -> [B, T, …], which computes
         figures of each next token. By default these are the log-probabilities.
       figure_settings: hashable arguments of this function. Equal ones share a compiled program.
@@ -284,7 +283,6 @@ def hidden_log_probs(
     All hidden tokens of a text are masked at once, and predicted from the other tokens.
 
     Args:
-      texts: (tokens of a text, indices of the hidden tokens).
       candidates: ids whose log-probabilities f64[n, candidates] are returned instead, in this
         order.
       masked: whether the hidden tokens are masked. Otherwise the model reads them.

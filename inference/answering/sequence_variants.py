@@ -101,7 +101,6 @@ def score_variants(
                              noise cancels
 
     Args:
-      wild_type: the sequence that the variants change.
       scoring: how to score. None: "likelihood" for a causal model, "bound" for a masked diffusion
         model, and "masked_marginal" for other masked models.
       both_strands: whether to average the scores of DNA or RNA and of its reverse complement.

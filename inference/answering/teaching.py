@@ -32,7 +32,6 @@ def taught(
 
     Args:
       trained: the teacher, a decoder that predicts text from left to right.
-      documents: documents of the teacher's vocabulary.
       likeliest: number of predictions of each token.
 
     Raises ValueError for another kind of model.

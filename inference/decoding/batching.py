@@ -85,7 +85,6 @@ def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment
     encoder_batch([[5, 6, 7], [8]])["encoder_input_tokens"].shape    # (2, 32)
 
     Args:
-      rows: tokens of each row, at least one.
       max_positions: limit on the length of a row, which padding does not exceed. 0: no limit.
       segment: segment id of all tokens. Two towers distinguish the texts of a pair by it.
 

@@ -66,7 +66,6 @@ def beam_search(
 
     Args:
       model, params: results of `decoding_form`.
-      prompts: result of `decoder_prompts` or `encoder_decoder_prompts`.
       beams: K, the number of beams.
       length_penalty: power of the length that divides log-probabilities. Above 0 favors long
         continuations; 0 compares plain log-probabilities.

@@ -113,7 +113,6 @@ def encoder_decoder_prompts(
     # [[5, 6, 7], [8, 0, 0]]
 
     Args:
-      rows: tokens that the encoder reads, at least one per row.
       starts: first tokens of the decoder for each row, usually only bos.
       width: number of encoder slots to pad to. None: the length of the longest row.
       start_width: number of decoder slots to pad to. None: the length of the longest start.
@@ -194,7 +193,6 @@ def decode(
 
     Args:
       model, params: results of `decoding_form`.
-      prompts: result of `decoder_prompts` or `encoder_decoder_prompts`.
       keys: a random key for each row, so that a row's draws do not depend on other rows. Required
         if sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.

@@ -51,7 +51,6 @@ def with_rules(
       tokens_BxS: prompts and generated tokens.
       starts_B: lengths of the prompts.
       ends_B: lengths of the prompts together with the generated tokens.
-      max_new: the largest number of generated tokens.
     """
     vocab = scores_BxV.shape[-1]
     new_B = ends_B - starts_B

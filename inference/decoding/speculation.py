@@ -110,7 +110,6 @@ def speculate(
 
     Args:
       model, params, drafter, draft_params: for example the results of `own_drafts`.
-      prompts: result of `decoder_prompts` or `encoder_decoder_prompts`.
       keys: a random key for each row. Required if sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.
 

@@ -147,7 +147,6 @@ def score_regions(
 
     Args:
       trained: the model. It needs a token for each letter.
-      sequences: a FASTA or FASTQ file with the records.
       regions: the regions of each record, which `check_regions` has checked.
       track: returns the parts of the work of a record, and may show their progress.
 

@@ -71,7 +71,6 @@ def read_variants(
     A row has `mutant`, substitutions such as "A24G:K30R", or `mutated_sequence`, or both.
 
     Args:
-      wild_type: the sequence that the variants change.
       problem_of: function that returns why a sequence cannot be read, or None.
 
     Raises ValueError for a table without rows or without both columns, and for a bad value, whose

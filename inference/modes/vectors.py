@@ -131,7 +131,6 @@ def write_states(
     norm. One batch is in memory at a time.
 
     Args:
-      layers: numbers of layers, as in `states`.
       on_text: called with 1 after each text.
 
     Raises ValueError if `states` does.

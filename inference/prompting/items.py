@@ -83,8 +83,6 @@ def make_items(
     """Returns the items of a command, one for each text or line of the file.
 
     Args:
-      file: path of a JSONL, FASTA or FASTQ file.
-      prefix, suffix: the texts around a gap.
       cursor: "FILE:LINE:COLUMN", the place of a gap in a file.
 
     Raises ValueError if there are no items, if several arguments define them, or if the mode does

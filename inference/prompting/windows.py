@@ -22,10 +22,7 @@ class BeyondTraining(UserWarning):
     """Warns of a text that is longer than the rows of training.
 
     Args:
-      stack: "encoder" or "decoder".
-      slots: length of the text in slots of the stack.
       trained: length of the rows of training.
-      remedy: sentence that says what to change.
       held: other content of the slots, such as ", with up to 6 new tokens".
     """
 

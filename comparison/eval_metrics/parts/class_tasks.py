@@ -48,8 +48,6 @@ def class_task(
     with its own metrics.
 
     Args:
-      module: a module that registers the task.
-      data_dir: the folder of TensorFlow Datasets that has the task's data.
       allow_words: whether classes may belong to words, as in "python_word_kinds".
 
     Raises ValueError or FileNotFoundError for a registered task that cannot be read. Raises

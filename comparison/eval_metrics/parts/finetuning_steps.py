@@ -50,9 +50,6 @@ def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[P
 
     >>> at_best_peak([1, 2, 4], lambda peak: (-abs(peak - 9), "a model"))
     (Peak(best=8.0, grid=[1, 2, 4, 8.0, 16.0]), (-1.0, 'a model'))
-
-    Args:
-      tried: a function that returns the result for a peak, a tuple that begins with the score.
     """
     grid = sorted(set(peaks))
     middle = (len(grid) - 1) / 2
@@ -92,7 +89,6 @@ def stepped(
       loss: a function (params, *batch) -> loss. Pass the same function in every call, so that it is
         compiled once.
       batch_of: a function from the indices of examples to a batch.
-      examples: the indices of the training examples.
       peak: peak learning rate, relative to the size of a parameter.
       batch_size: number of examples of each step; all examples if there are fewer.
     """

@@ -93,7 +93,6 @@ def probed(
     """Returns the layer and the predicted classes of "validation", by a probe fitted to "train".
 
     Args:
-      labels: the labels of the examples by split.
       features: a function from a split to its features f[N, E] by layer.
     """
     classes, labels_N = np.unique(labels["train"], return_inverse=True)
