@@ -226,16 +226,12 @@ def seconds_of(call: Callable, *arguments, window: float = 0.5) -> float:
     return sorted(several(times) for _ in range(3))[1]
 
 
-def peak() -> float | None:
-    """Returns the data sheet's FLOP/s of all devices together; None if they are not known."""
+def share_of_peak(flops: float) -> float | None:
+    """Returns FLOP/s as a percentage of the peak of all devices; None if it is not known."""
     from pretrax.training.throughput import peak_flops
 
-    return peak_flops()
-
-
-def share_of_peak(flops: float) -> float | None:
-    """Returns FLOP/s as a percentage of the peak; None if the peak is not known."""
-    return 100 * flops / peak() if peak() else None
+    peak = peak_flops()
+    return 100 * flops / peak if peak else None
 
 
 def accuracy(tiny: bool) -> Iterator[dict]:

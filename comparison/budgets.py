@@ -171,10 +171,8 @@ def seconds(plan: Plan, *, number: Positive) -> int:
 
 def _tokens_read(plan: Plan) -> Iterator[int]:
     """Yields the total number of text tokens read up to each step."""
-    total = 0
-    for rows in open_batches(plan):
-        total += int(count_text_tokens(rows, plan.recipe.ids))
-        yield total
+    read = (int(count_text_tokens(rows, plan.recipe.ids)) for rows in open_batches(plan))
+    return itertools.accumulate(read)
 
 
 def _targets_predicted(plan: Plan) -> Iterator[int]:
@@ -183,8 +181,7 @@ def _targets_predicted(plan: Plan) -> Iterator[int]:
 
 
 def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
-    """Returns the number of steps that reach a total, and the mean amount per step.
-    """
+    """Returns the number of steps that reach a total, and the mean amount per step."""
     for step, total in enumerate(totals, 1):
         if total >= number or step == COUNTED:
             break

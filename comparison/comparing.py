@@ -183,11 +183,11 @@ def run_comparison(
     """
     if power:
         check_pilot(comparison)
+    directory = comparison.directory
+    start = start_trial
     if machines.jobs:
         check_budgets(comparison)
-    directory = comparison.directory
-    if machines.jobs:
-        starter(directory, machines.jobs)  # raises before anything is planned
+        start = starter(directory, machines.jobs)
     cores, *_ = cores_of_workers(None if machines.jobs else machines.workers)
     known = facts_of(comparison)
     runs = planned_runs(known, comparison, search_paths)
@@ -205,7 +205,7 @@ def run_comparison(
         print_facts(console, facts)
 
         def run(trials: Sequence[Trial]) -> list[Trial]:
-            return run_missing(console, machines, directory, facts, trials)
+            return run_missing(console, machines, start, facts, trials)
 
         facts = tune(comparison, facts, search_paths, trusted, run)
         trials = trials_of(comparison, runs_with(facts, comparison, search_paths), facts, trusted)
@@ -256,7 +256,7 @@ def run_to_the_last_look(
 def run_missing(
     console: Console,
     machines: Machines,
-    directory: str,
+    start: Start,
     facts: Mapping[str, VariantFacts],
     trials: Sequence[Trial],
 ) -> list[Trial]:
@@ -265,21 +265,20 @@ def run_missing(
     missing = [state.trial for state in states if not state.is_complete or state.refusals]
     if not missing:
         return []
-    start, shares = how_to_start(machines, directory, facts, len(missing))
+    shares = cores_of_runs(machines, facts, len(missing))
     with ComparisonProgress(console, missing, len(trials) - len(missing)) as watch:
         return run_trials(missing, start, shares, watch)
 
 
-def how_to_start(
-    machines: Machines, directory: str, facts: Mapping[str, VariantFacts], runs: int
-) -> tuple[Start, list[list[int]]]:
-    """Returns the function that starts a run, and the cores of each concurrent run.
+def cores_of_runs(
+    machines: Machines, facts: Mapping[str, VariantFacts], runs: int
+) -> list[list[int]]:
+    """Returns the cores of each concurrent run.
 
     Raises ValueError if several runs at a time would need the same TPUs.
     """
     if machines.jobs:
-        start = starter(directory, machines.jobs)
-        return start, [[0]] * (machines.workers or runs)  # the cluster's cores
+        return [[0]] * (machines.workers or runs)  # the cluster's cores
     platforms = {planned.platform for planned in facts.values()}
     if "tpu" in platforms and (machines.workers or 1) > 1:
         raise ValueError(
@@ -287,8 +286,8 @@ def how_to_start(
             "leave the option out."
         )
     if machines.workers is None and platforms - {"cpu"}:
-        return start_trial, cores_of_workers(1)  # a run uses all accelerators
-    return start_trial, cores_of_workers(machines.workers)
+        return cores_of_workers(1)  # a run uses all accelerators
+    return cores_of_workers(machines.workers)
 
 
 def planned(

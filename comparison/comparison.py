@@ -135,7 +135,8 @@ def _mistakes(c: Comparison) -> Iterator[str]:
                 yield f"{setting} has the name {name!r}, expected printable text on one line"
     if duplicates := [seed for seed in sorted(c.seeds) if list(c.seeds).count(seed) > 1]:
         yield f"seeds has {duplicates[0]} twice, got {list(c.seeds)}: give each seed once"
-    _check_budgets(c.budget)
+    for budget in c.budget.values() if isinstance(c.budget, Mapping) else (c.budget,):
+        as_partial(budget).check(None)  # Fail now, and not after the text is prepared.
     if c.tuning is not None and (shared := set(c.tuning().seeds) & set(c.seeds)):
         yield (
             f"seeds has {min(shared)}, which is also a seed of the tuning: give the tuning other "
@@ -169,12 +170,6 @@ def _mistakes(c: Comparison) -> Iterator[str]:
                 f"variants[{name!r}] has %{macro}, which makes it equal to the reference: give "
                 f"another variant as reference, got {c.reference!r}"
             )
-
-
-def _check_budgets(budget: Callable | Mapping[str, Callable]) -> None:
-    """Raises ValueError for an invalid setting of a budget, before any text is prepared."""
-    for function in budget.values() if isinstance(budget, Mapping) else (budget,):
-        as_partial(function).check(None)
 
 
 def _mistakes_of_looks(c: Comparison) -> Iterator[str]:

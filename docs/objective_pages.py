@@ -492,13 +492,7 @@ def _builder(name: str) -> str:
 
 def _reference(builder: str) -> str:
     """Returns the address of a builder in the API reference."""
-    exports = ast.parse((ROOT / "objectives/__init__.py").read_text(encoding="utf-8"))
-    module = next(
-        node.module
-        for node in exports.body
-        if isinstance(node, ast.ImportFrom) and builder in [a.name for a in node.names]
-    )
-    return f"../api/objectives.md#pretrax.objectives.{module}.{builder}"
+    return f"../api/objectives.md#{getattr(objectives, builder).__module__}.{builder}"
 
 
 if __name__ == "__main__":

@@ -37,8 +37,7 @@ PUBLISHED = ShownSettings("as published", {})
 def export(
     folder: str, names: Iterable[str], on_page: Callable[[str], None] = lambda name: None
 ) -> None:
-    """Writes the page of each objective into a folder, and `index.html`, which lists all of them.
-    """
+    """Writes the page of each objective into a folder, and `index.html`, which lists them."""
     os.makedirs(folder, exist_ok=True)
     drawing = Objectives()
     atomic_writes.write_text(os.path.join(folder, "style.css"), style() + STYLE)

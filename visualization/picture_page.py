@@ -53,8 +53,7 @@ dd { margin:0; overflow-wrap:anywhere }
 
 
 def page(picture: Picture, command: str) -> str:
-    """Returns the page. Names, tokens and paths are escaped.
-    """
+    """Returns the page. Names, tokens and paths are escaped."""
     made_by = f"<code>{escape(command)}</code>"
     return html.document(picture.name, picture.facts, content(picture), made_by, STYLE)
 

@@ -64,7 +64,7 @@ def classify(
     else:
         examples = class_task(subject, task, module, data_dir)
     trained = subject.trained
-    layers = chosen_layers(subject.trained, layers)
+    layers = chosen_layers(trained, layers)
     return probe_figures(
         "classify",
         examples,
@@ -104,7 +104,7 @@ def tag(
         for part, passages in split.items()
     }
     trained = subject.trained
-    layers = chosen_layers(subject.trained, layers)
+    layers = chosen_layers(trained, layers)
     texts = {
         part: [[passage.text[start:end] for start, end in passage.words] for passage in passages]
         for part, passages in split.items()
@@ -158,7 +158,7 @@ def pairs(
         part: [str(pair.belongs) for pair in part_pairs] for part, part_pairs in split.items()
     }
     trained = subject.trained
-    layers = chosen_layers(subject.trained, layers)
+    layers = chosen_layers(trained, layers)
 
     def features(read: Callable[[Sequence[str]], dict[Any, np.ndarray]]) -> Callable:
         side_features = {
@@ -211,7 +211,7 @@ def retrieve(
     training = split["train"][: 2 * candidates]
     queries = split["validation"][:candidates]
     trained = subject.trained
-    layers = chosen_layers(subject.trained, layers)
+    layers = chosen_layers(trained, layers)
     bags = bags_of([text for pair in training for text in pair])
 
     def ranked(features_NxE: np.ndarray) -> list[float]:

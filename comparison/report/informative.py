@@ -68,10 +68,7 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
     # detected what the other variant has learned, and the true difference can only be larger than
     # the measured one.
     nobody = f'neither "{pair[0]}" nor "{pair[1]}" is'
-    allowed = int(difference.is_significant)
-    below = _below_a_threshold(summary, column, pair, nobody, allowed)
-    reasons = [below, _at_an_edge(summary, column, pair)]
-    return "; ".join(filter(None, reasons))
+    return _reasons(summary, column, pair, nobody, allowed=int(difference.is_significant))
 
 
 def why_equality_is_not_shown(
@@ -96,14 +93,18 @@ def why_figure_is_not_informative(summary: Summary, column: Column) -> str:
     column_differences = [d for d in summary.differences if d.figure == column.name]
     if any(not why_not_informative(summary, d) for d in column_differences):
         return ""
-    variants = list(column.estimates)
-    below = _below_a_threshold(summary, column, variants, nobody="no variant is")
-    reasons = [below, _at_an_edge(summary, column, variants)]
-    return "; ".join(filter(None, reasons))
+    return _reasons(summary, column, list(column.estimates), nobody="no variant is", allowed=0)
+
+
+def _reasons(
+    summary: Summary, column: Column, variants: Sequence[str], nobody: str, allowed: int
+) -> str:
+    below = _below_a_threshold(summary, column, variants, nobody, allowed)
+    return "; ".join(filter(None, (below, _at_an_edge(summary, column, variants))))
 
 
 def _below_a_threshold(
-    summary: Summary, column: Column, variants: Sequence[str], nobody: str, allowed: int = 0
+    summary: Summary, column: Column, variants: Sequence[str], nobody: str, allowed: int
 ) -> str:
     """Returns which variants are not shown to be better than a threshold.
 

@@ -22,10 +22,9 @@ ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
 LAW = (
     "The law says that a model of N parameters has a loss of E + A / N^alpha + B / D^beta after D "
     "tokens (Hoffmann et al. 2022). It is fitted by minimizing the Huber loss of the log loss. "
-    "Intervals come from a bootstrap over the runs. They do not cover other text or other "
-    "settings. The optimum for a budget has no interval if the loss does not fall in some of the "
-    "resamples. The runs are then too few, too similar or too noisy. Outside the sizes and budgets "
-    "that were trained, the law is an extrapolation."
+    "Intervals come from a bootstrap over the runs. An optimum has no interval if the runs are too "
+    "few, too similar or too noisy. Outside the sizes and budgets that were trained, the law is an "
+    "extrapolation."
 )
 SEEDS = (
     "Intervals and tests are over seeds. They show how much these figures would vary with other "
@@ -48,18 +47,15 @@ TRIALS_TITLE = "How each variant was tuned"
 TRIALS = (
     "The table shows each variant's own training loss, on training text that the tuning trials "
     "held out. Losses can be compared within a variant, but not between variants. Only the best "
-    "values of a round are tried in the next round, and the best value of the last round is chosen "
-    "(successive halving, Jamieson & Talwalkar 2016). Tuning trials use other seeds than the "
-    "compared runs, and they do not use the eval metrics."
+    "values of a round are tried in the next round (successive halving, Jamieson & Talwalkar "
+    "2016). Tuning trials use other seeds than the compared runs, and no eval metrics."
 )
 CURVES_TITLE = "Eval metrics over training"
 CURVES = (
-    "Each line shows the mean over seeds at each checkpoint, and the band shows their range. The "
-    "last point of a line is the figure that is compared above. Nothing was measured between "
-    "checkpoints. A dashed line shows the baseline, if it is near. Seconds count training only, on "
-    "the machine of each run. A decaying learning rate decays over the whole run. At a given cost, "
-    "this favors a variant whose run ends there over a variant whose run continues. These curves "
-    "are not tested for significance."
+    "Each line shows the mean over seeds at each checkpoint, and the band shows their range. A "
+    "dashed line shows the baseline, if it is near. Seconds count training only, on the machine of "
+    "each run. Since learning rates decay over the whole run, a variant is favored at the cost "
+    "where its run ends. These curves are not tested for significance."
 )
 _BEYOND = {"smallest": "smaller", "largest": "larger"}
 PARTS_TITLE = "Parts of the eval metrics"

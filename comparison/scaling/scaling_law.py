@@ -123,7 +123,6 @@ def fit(
     tokens: Sequence[float],
     losses: Sequence[float],
     resamples: int = 200,
-    seed: int = 0,
 ) -> Fit:
     """Fits the law to runs, and resamples them for intervals.
 
@@ -157,7 +156,7 @@ def fit(
             f"{best[2]:.3g} and beta is {best[4]:.3g}. Give more runs, or sizes and numbers of "
             "tokens that are further apart."
         )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     draws: list[np.ndarray] = []
     while len(draws) < resamples:
         drawn = rng.integers(points.shape[1], size=points.shape[1])
@@ -196,7 +195,7 @@ def groups_of_similar(values: np.ndarray) -> np.ndarray:
     least = -np.inf
     for i in np.argsort(values):
         if values[i] > (1 + ALIKE) * least:
-            number = number + 1
+            number += 1
             least = values[i]
         groups[i] = number
     return groups

@@ -428,14 +428,13 @@ def test_worker_share_of_gpu_memory_equals_its_share_of_the_cores(tmp_path, monk
     assert float(log.read_text()) == pytest.approx(0.75 / len(shares), abs=0.001)
 
 
-def test_parallel_workers_on_a_tpu_are_rejected(tmp_path):
+def test_parallel_workers_on_a_tpu_are_rejected():
     planned = {"a": small.facts(6)._replace(platform="tpu")}
     with refuses(ValueError, "--workers=2"):
-        comparing.how_to_start(comparing.Machines(workers=2), str(tmp_path), planned, runs=4)
+        comparing.cores_of_runs(comparing.Machines(workers=2), planned, runs=4)
     for workers in (None, 1):
         machines = comparing.Machines(workers=workers)
-        _, shares = comparing.how_to_start(machines, str(tmp_path), planned, runs=4)
-        assert len(shares) == 1
+        assert len(comparing.cores_of_runs(machines, planned, runs=4)) == 1
 
 
 EVAL_METRIC = """

@@ -75,12 +75,9 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     with placed_on(plan.mesh):
         for i in range(0, len(packed), ROWS):
             packed_rows = packed[i : i + ROWS]
-            padding = ROWS - len(
-                packed_rows
-            )  # Pad the batch, so that all batches share one program.
-            rows = stacked(packed_rows + [empty_row()] * padding, group.row_length)
+            used = len(packed_rows)
+            # Pad the batch, so that all batches share one program.
+            rows = stacked(packed_rows + [empty_row()] * (ROWS - used), group.row_length)
             row_keys = keys[:, live[np.minimum(np.arange(i, i + ROWS), len(live) - 1)]]
-            nats_of_texts[:, live[i : i + ROWS]] = nats(params, row_keys, rows)[
-                :, : len(packed_rows)
-            ]
+            nats_of_texts[:, live[i : i + used]] = nats(params, row_keys, rows)[:, :used]
     return nats_of_texts
