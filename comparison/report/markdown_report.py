@@ -4,6 +4,7 @@ Everything that comes from results, such as a variant's name or an error's messa
 page of a report (`comparison_page`) shows the same sections, with charts.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -74,55 +75,44 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
     """Returns the sections below the findings, without those that would be empty."""
     heads = [f"{c.name} ({wording.about_column(c)})" for c in summary.columns]
     means = _table(tables.eval_metrics(summary, heads)) if summary.columns else ""
-    all_sections = [Section(EVAL_METRICS, means)]
-    if summary.differences:
-        tested = _table(tables.differences_table(summary.differences))
-        can_be_tested = any(math.isfinite(d.p) for d in summary.differences)
-        is_folded = len(summary.differences) > MANY or not can_be_tested
-        all_sections.append(Section("Differences", tested, is_folded=is_folded))
-    for law in summary.laws:
-        if law.fit is not None:
-            fitted = _table(tables.law_table(law))
-            all_sections.append(Section(f"Scaling law of {law.figure}", "", fitted))
-    all_sections.append(Section("Limits", prose(wording.limits(summary))))
-    failed = "\n".join(
+    can_be_tested = any(math.isfinite(d.p) for d in summary.differences)
+    failed = (
         f"- {_linked(f'{run.variant}, seed {run.seed}', links.get((run.variant, run.seed)))}: "
         f"{escaped(wording.last_line(run.error))}"
         for run in summary.failed
     )
-    all_sections.append(Section("Failed runs", failed))
-    all_sections.append(
-        _folded(
-            "Notes and missing figures",
-            items(
-                (
-                    *wording.not_informative(summary),
-                    *wording.refused(summary),
-                    *wording.notes(summary),
-                )
-            ),
-        )
-    )
-    if summary.curves:
-        best = items(wording.best_at_equal_cost(summary))
-        all_sections.append(
-            _folded(wording.CURVES_TITLE, best, _table(tables.eval_metric_curves(summary)))
-        )
-    changes = [
+    remarks = wording.not_informative(summary), wording.refused(summary), wording.notes(summary)
+    changes = (
         f"- {escaped(variant)}: {', '.join(map(code, lines)) or 'the base run'}"
         for variant, lines in summary.setup.variants.items()
-    ]
-    took = _joined(escaped(equality.equal_costs(summary)), _table(tables.cost_table(summary)))
-    all_sections.append(_folded("Costs", took, "\n".join(changes)))
-    if summary.tuned:
-        all_sections.append(_folded(wording.TRIALS_TITLE, _table(tables.tuning_trials(summary))))
-    if summary.parts:
-        plain = tables.parts(summary)._replace(strong=())
-        all_sections.append(_folded(wording.PARTS_TITLE, _table(plain)))
-    explained = wording.explanations(summary).items()
-    all_sections.append(
-        _folded(READING, "\n\n".join(f"**{title}.** {text}" for title, text in explained))
     )
+    took = _joined(escaped(equality.equal_costs(summary)), _table(tables.cost_table(summary)))
+    explained = wording.explanations(summary).items()
+    all_sections = [
+        Section(EVAL_METRICS, means),
+        Section(
+            "Differences",
+            _table(tables.differences_table(summary.differences)),
+            is_folded=len(summary.differences) > MANY or not can_be_tested,
+        ),
+        *(
+            Section(f"Scaling law of {law.figure}", "", _table(tables.law_table(law)))
+            for law in summary.laws
+            if law.fit is not None
+        ),
+        Section("Limits", prose(wording.limits(summary))),
+        Section("Failed runs", "\n".join(failed)),
+        _folded("Notes and missing figures", items(itertools.chain(*remarks))),
+        _folded(
+            wording.CURVES_TITLE,
+            items(wording.best_at_equal_cost(summary)),
+            _table(tables.eval_metric_curves(summary)),
+        ),
+        _folded("Costs", took, "\n".join(changes)),
+        _folded(wording.TRIALS_TITLE, _table(tables.tuning_trials(summary))),
+        _folded(wording.PARTS_TITLE, _table(tables.parts(summary)._replace(strong=()))),
+        _folded(READING, "\n\n".join(f"**{title}.** {text}" for title, text in explained)),
+    ]
     return [section for section in all_sections if section.text or section.rest]
 
 
@@ -160,7 +150,12 @@ def _linked(text: str, url: str | None) -> str:
 
 
 def _table(table: Table, urls: Mapping[int, str | None] = MappingProxyType({})) -> str:
-    """Returns a table in which the first cell of a row links to the row's URL, if it has one."""
+    """Returns a table in which the first cell of a row links to the row's URL, if it has one.
+
+    Returns "" for a table without rows.
+    """
+    if not table.rows:
+        return ""
     heads = map(escaped, table.heads)
     dashes = ["---", *["---:"] * (len(table.heads) - 1)]
     rows = [
