@@ -15,8 +15,8 @@ each stream, i32 (`objectives.streams.STREAMS`):
 
 The builders are imported below, each from the file of its family. They choose tokens with
 `selection` and `span_lengths`, apply noise from `noising`, and write features with `splicing`.
-`contract` defines what they return, and `laws` checks it. Their kernels get settings as arrays, in
-a `jax.tree_util.Partial`: members of a mixture that differ only in numbers then share a kernel.
+`contract` defines what they return, and `laws` checks it. `arithmetic.kernel` turns settings into
+arrays: members of a mixture that differ only in numbers then share a kernel.
 """
 
 from . import layouts as layouts

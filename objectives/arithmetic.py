@@ -5,17 +5,19 @@ host and the device, Python and XLA, can never disagree. (T5 multiplies in float
 and in float64 in another; the two differ by one at 39 of the lengths below 4097.)
 
 Functions of a document's n tokens (`noise_counts`, `quota`, …) take n as an int or i32[...], and
-fractions as pairs (numerator, denominator), traced or not. Their `xp` is numpy on the host and
-jax.numpy in a kernel; the results are equal.
+fractions as pairs (numerator, denominator), traced or not (`kernel`). Their `xp` is numpy on the
+host and jax.numpy in a kernel; the results are equal.
 """
 
 import functools
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import lax, tree_util
 
 # Largest denominator of a density, and the length of documents up to which products with it fit in
 # an int32.
@@ -39,9 +41,31 @@ def ratio(value: float | Fraction, name: str) -> Fraction:
     return near
 
 
-def traced(*fractions: Fraction):
-    """Returns fractions as i32[len, 2], for kernels that trace them."""
-    return np.array([[f.numerator, f.denominator] for f in fractions], np.int32)
+def kernel(function: Callable, *settings: Any, **named_settings: Any) -> tree_util.Partial:
+    """Returns a function whose settings are arrays, so that JAX traces them.
+
+    Members of a mixture whose kernels differ only in numbers then share a compiled function.
+
+    Args:
+      function: function of the settings, and then of further arguments.
+      settings, named_settings: ints become i32[], bools bool[], fractions i32[2], and tuples of
+        ints i32[n]. Other tuples are converted item by item. Everything else stays unchanged.
+
+    >>> kernel(round_ratio, 7, b=2).keywords["b"].dtype
+    dtype('int32')
+    """
+    named_arrays = {name: _as_arrays(x) for name, x in named_settings.items()}
+    return tree_util.Partial(function, *map(_as_arrays, settings), **named_arrays)
+
+
+def _as_arrays(x: Any) -> Any:
+    if isinstance(x, bool):
+        return np.bool_(x)
+    if isinstance(x, Fraction):
+        return np.array(x.as_integer_ratio(), np.int32)
+    if type(x) is tuple and not all(isinstance(item, int) for item in x):
+        return tuple(map(_as_arrays, x))
+    return np.array(x, np.int32) if type(x) in (int, tuple) else x
 
 
 def round_ratio(a, b):

@@ -7,11 +7,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import tree_util
 
 from ..constraints import Count, checked
-from .arithmetic import randint
+from .arithmetic import kernel, randint
 from .contract import VOCABULARY, BatchLoss, Labels, Objective, Row, Term
 from .features import no_pools, pad_or_truncate, target_sequence
 from .language_modeling import causal_lm
@@ -56,7 +54,6 @@ def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
     >>> belief_state(ids).lengths(512)
     {'targets': 1025, 'suffix_1': 1025, 'pools': 2}
     """
-    mask = np.int32(ids.special("mask"))
     suffixes = [_stream(k).name for k in range(1, pairs + 1)]
 
     def lengths(n: int) -> dict[str, int]:
@@ -67,7 +64,7 @@ def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
         causal_lm(ids)
         ._replace(
             lengths=lengths,
-            corrupt=tree_util.Partial(functools.partial(_both_ways, pairs), mask),
+            corrupt=kernel(functools.partial(_both_ways, pairs), ids.special("mask")),
             loss=_loss,
         )
         .with_facts(heads=heads, token_weights=False)

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax import lax, tree_util
+from jax import lax
 
 from ..constraints import OpenShare, checked
-from .arithmetic import ratio, round_ratio, traced
+from .arithmetic import kernel, ratio, round_ratio
 from .contract import Facts, Objective, Rows
 from .features import input_sequence, target_sequence
 from .losses import token_loss
@@ -77,12 +77,12 @@ def blank_infilling(
 
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _blank_spans,
-            counts=traced(share, mean),
-            span_lengths=jnp.array(_positive(poisson_table(mean)), jnp.int32),
-            mask=jnp.int32(ids.special("mask")),
-            eos=jnp.int32(ids.eos),
+            counts=(share, mean),
+            span_lengths=_positive(poisson_table(mean)),
+            mask=ids.special("mask"),
+            eos=ids.eos,
         ),
         loss=token_loss,
         facts=Facts(
@@ -103,10 +103,10 @@ def blank_counts(n, density, mean_span_length, xp=jnp):
     return hidden, xp.minimum(xp.minimum(hidden, n - hidden + 1), expected + expected // 3 + 6)
 
 
-def _positive(table: list[int]) -> list[int]:
+def _positive(table: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the table of the distribution conditioned on numbers above 0."""
     zero = table[0]
-    return [int(round_ratio((x - zero) * 2**24, 2**24 - zero)) for x in table]
+    return tuple(int(round_ratio((x - zero) * 2**24, 2**24 - zero)) for x in table)
 
 
 def _blank_spans(key, row, partner, lengths, max_documents, *, counts, span_lengths, mask, eos):

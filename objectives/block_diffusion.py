@@ -14,12 +14,10 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from annotated_types import Interval
-from jax import tree_util
 
 from ..constraints import Count, checked
-from .arithmetic import bernoulli, fixed24, is_text, product24, ratio24, uniform24
+from .arithmetic import bernoulli, fixed24, is_text, kernel, product24, ratio24, uniform24
 from .contract import BatchLoss, Facts, Objective
 from .features import input_sequence, labels_in_place, pad_or_truncate
 from .layouts import key_intervals, positions, predicted
@@ -78,13 +76,13 @@ def block_diffusion(
     to_one = bound_from(lowest_rate, "tokens") if highest_rate == 1 else None
     return Objective(
         lengths=lambda n: {"inputs": n, "noised": n, "labels": n},  # any token may be masked
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _mask_blocks,
-            size=np.int32(block_size),
-            rates=np.array([fixed24(lowest_rate), fixed24(highest_rate)], np.int32),
-            mask=np.int32(ids.special("mask")),
-            text=np.array(ids.text, np.int32),
-            eos=np.int32(ids.eos),
+            size=block_size,
+            rates=(fixed24(lowest_rate), fixed24(highest_rate)),
+            mask=ids.special("mask"),
+            text=ids.text,
+            eos=ids.eos,
         ),
         loss=_block_loss,
         facts=Facts(

@@ -12,12 +12,11 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from annotated_types import Interval
-from jax import lax, tree_util
+from jax import lax
 
 from ..constraints import OpenShare, Positive, checked
-from .arithmetic import product24, ratio, uniform24
+from .arithmetic import kernel, product24, ratio, uniform24
 from .contract import Array, BatchLoss, Objective
 from .features import pad_or_truncate
 from .language_modeling import causal_lm, stand_ins
@@ -76,12 +75,7 @@ def causal_diffusion(
     mask = ids.special("mask")
     return plain._replace(
         lengths=lambda n: {"targets": n, "stand_ins": n},
-        corrupt=tree_util.Partial(
-            _mask_tail,
-            plain.corrupt,
-            window=np.array(ratio(window, "window").as_integer_ratio(), np.int32),
-            mask=np.int32(mask),
-        ),
+        corrupt=kernel(_mask_tail, plain.corrupt, window=ratio(window, "window"), mask=mask),
         loss=functools.partial(_weighted_loss, mask, decay, smoothing),
     ).with_facts(
         likelihood=None,  # the model does not read the whole text

@@ -12,10 +12,9 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax import tree_util
 
 from ..constraints import OpenShare, Positive, checked
-from .arithmetic import randint, ratio, round_ratio, traced
+from .arithmetic import kernel, randint, ratio, round_ratio
 from .contract import Array, BatchLoss, Facts, Objective, Rows, Term
 from .cross_entropy import cross_entropy
 from .features import input_sequence, pool_columns
@@ -76,10 +75,9 @@ def contrastive(
     {'inputs': 128, 'pools': 2}
     """
     noise = _NOISES[views](ids, share)
-    cls = jnp.array([ids.special("cls")], jnp.int32)
     return Objective(
         lengths=lambda n: {"inputs": 2 * (1 + noise.longest(n)), "pools": 2},
-        corrupt=tree_util.Partial(_two_views, noise.apply, cls),
+        corrupt=kernel(_two_views, noise.apply, ids.special("cls")),
         loss=_contrastive_loss(2, temperature, pooling, loss),
         facts=Facts(
             prompt_forms=(_form(ids, pooling),),
@@ -137,10 +135,9 @@ def contrastive_pairs(
     {'inputs': 128, 'pools': 2}
     """
     texts = 3 if hard_negatives else 2
-    cls = jnp.array([ids.special("cls")], jnp.int32)
     return Objective(
         lengths=lambda n: {"inputs": n + texts, "pools": texts},
-        corrupt=tree_util.Partial(_split_in_parts, jnp.zeros(texts, jnp.int32), cls),
+        corrupt=kernel(functools.partial(_split_in_parts, texts), ids.special("cls")),
         loss=_contrastive_loss(texts, temperature, pooling, loss),
         facts=Facts(
             prompt_forms=(_form(ids, pooling),),
@@ -298,8 +295,7 @@ _NOISES: dict[View, Callable[[TokenIds, float], Noise]] = {
 @checked
 def crop(share: OpenShare) -> Noise:
     """Returns the noise that crops round(share * n) tokens; at least one token is left."""
-    away = ratio(share, "share")
-    return Noise(lambda n: n, tree_util.Partial(_crop, traced(away)[0]))
+    return Noise(lambda n: n, kernel(_crop, ratio(share, "share")))
 
 
 def _crop(away_share, key, text: Text, count: int) -> Text:
@@ -324,10 +320,10 @@ def _two_views(apply, cls, key, row, partner, lengths, max_documents):
 # --- several texts in one document --------------------------------------------------------------
 
 
-def _split_in_parts(texts, cls, key, row, partner, lengths, max_documents):
+def _split_in_parts(texts: int, cls, key, row, partner, lengths, max_documents):
     document = document_ranges(row.segments, max_documents)
     source, (cls_at,) = with_specials(row.tokens, cls)
-    parts = [part_of(row, document, k) for k in range(texts.size)]
+    parts = [part_of(row, document, k) for k in range(texts)]
     filled = [part.length > 0 for part in parts]
     counts = jnp.all(jnp.stack(filled), 0)
     return _texts_of_rows(source, cls_at, [piece(*x) for x in parts], filled, counts, lengths)

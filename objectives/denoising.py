@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
-from .arithmetic import randint, ratio, traced
+from .arithmetic import kernel, randint, ratio
 from .contract import Facts, Objective, Rows
 from .features import sequence_pair
 from .losses import token_loss
@@ -25,7 +24,6 @@ from .splicing import (
     DocumentRanges,
     document_bits,
     document_ranges,
-    frame_of,
     hidden_runs,
     interleaved,
     joined,
@@ -118,14 +116,14 @@ def span_corruption(
 
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _corrupt_spans,
-            counts=traced(density, mean),
-            drawn=jnp.array([low, high, length_drawn_per == "document"], jnp.int32),
-            anywhere=jnp.int32(anywhere),
-            closes=jnp.int32(closes),
-            sentinels=jnp.array(ids.sentinels, jnp.int32),
-            frame=frame_of(form.before, form.after),
+            counts=(density, mean),
+            drawn=(low, high, int(length_drawn_per == "document")),
+            anywhere=anywhere,
+            closes=closes,
+            sentinels=ids.sentinels,
+            frame=(form.before, form.after),
         ),
         loss=token_loss,
         facts=Facts(

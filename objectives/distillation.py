@@ -8,9 +8,9 @@ teacher's likeliest tokens.
 import functools
 
 import jax.numpy as jnp
-from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
+from .arithmetic import kernel
 from .contract import BatchLoss, Labels, Objective, Row, Term
 from .features import pad_or_truncate
 from .language_modeling import causal_lm
@@ -56,7 +56,7 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     plain = causal_lm(ids)
     return plain._replace(
         lengths=lambda n: {name: n for name in ("targets", *streams)},
-        corrupt=tree_util.Partial(functools.partial(_with_teacher, likeliest), plain.corrupt),
+        corrupt=kernel(functools.partial(_with_teacher, likeliest), plain.corrupt),
         loss=functools.partial(_loss, share),
     ).with_facts(token_weights=False, teacher=likeliest)
 

@@ -8,18 +8,16 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import tree_util
 from jax.scipy.special import xlogy
 
 from ..constraints import checked
-from .arithmetic import fixed24, is_text, product24, ratio24, running_sum, uniform24
+from .arithmetic import fixed24, is_text, kernel, product24, ratio24, running_sum, uniform24
 from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pad_or_truncate
 from .losses import predicting_stack
 from .masked_diffusion import LowestRate, loss_by_rates
 from .prompt_forms import PromptForm
-from .splicing import compacted, document_ranges, frame_of, framed
+from .splicing import compacted, document_ranges, framed
 from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 
@@ -66,12 +64,12 @@ def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = _LOWEST_R
     mask = ids.special("mask")
     return Objective(
         lengths=lambda n: {"inputs": n + 1, "gaps": n + 1, "labels": n, "rates": 1},
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _mask_and_drop,
-            lowest=np.int32(fixed24(lowest_rate)),
-            mask=np.int32(mask),
-            text=np.array(ids.text, np.int32),
-            frame=frame_of((ids.bos,), ()),
+            lowest=fixed24(lowest_rate),
+            mask=mask,
+            text=ids.text,
+            frame=((ids.bos,), ()),
         ),
         loss=_FlexibleLoss(ids.text, mask),
         facts=Facts(

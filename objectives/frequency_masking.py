@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
 from ..constraints import NonNegative, checked
-from .arithmetic import is_text
+from .arithmetic import is_text, kernel
 from .contract import Adaptation, ModelOutputs, Objective, Row
 from .losses import predicting_stack, predictions
 from .masked_diffusion import LOWEST_RATE, LowestRate, complementary_diffusion, masked_diffusion
@@ -73,7 +72,7 @@ def frequency_informed_diffusion(
         update=_updated,
         summary=lambda state: {"words": jnp.sum(state.counts > 0).astype(jnp.float32)},
     )
-    corrupt = tree_util.Partial(objective.corrupt, power=np.float32(power))
+    corrupt = kernel(objective.corrupt, power=np.float32(power))
     return objective._replace(corrupt=corrupt, adaptation=adaptation)
 
 

@@ -4,14 +4,14 @@ Source: Zhang et al. 2020 (PEGASUS, arXiv:1912.08777), section 3.1, and its publ
 number of sentences and the order of equal scores.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax, tree_util
+from jax import lax
 
 from ..constraints import OpenShare, Share, checked
-from .arithmetic import bernoulli, fixed24, ratio, running_sum, traced
+from .arithmetic import bernoulli, fixed24, kernel, ratio, running_sum
 from .contract import Objective
 from .noising import Noise, Text, from_noise, kept_tokens
 from .splicing import by_document, document_ranges, sentence_ends
@@ -57,34 +57,23 @@ def gap_sentences(
     >>> gap_sentences(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
     """
-    gaps = _Gaps(
-        share=traced(ratio(rate, "rate"))[0],
-        ends_V=jnp.asarray(ids.flags("sentence_ends")),
-        unchanged=jnp.int32(fixed24(unchanged_share)),
-        mask=jnp.int32(ids.special("mask")),
+    scores = {"principal": _overlap, "random": _random, "lead": _earliness}
+    select = kernel(
+        _selected,
+        kernel(scores[selection]),
+        share=ratio(rate, "rate"),
+        ends_V=ids.flags("sentence_ends"),
     )
-    scores = {
-        "principal": tree_util.Partial(_overlap),
-        "random": tree_util.Partial(_random),
-        "lead": tree_util.Partial(_earliness),
-    }
-    score = scores[selection]
+    mask_gaps = kernel(
+        _mask_gaps, select, unchanged=fixed24(unchanged_share), mask=ids.special("mask")
+    )
     return from_noise(
         ids,
-        Noise(lambda n: n, tree_util.Partial(_mask_gaps, score, gaps)),
-        Noise(lambda n: n, tree_util.Partial(_write_gaps, score, gaps)),
+        Noise(lambda n: n, mask_gaps),
+        Noise(lambda n: n, kernel(_write_gaps, select)),
         rows="documents",
         prompt_mode="respond",
     )
-
-
-class _Gaps(NamedTuple):
-    """Settings of the kernels."""
-
-    share: Any  # i32[2] share of the sentences to select, as a fraction
-    ends_V: Any  # bool[V] ids that end a sentence
-    unchanged: Any  # i32[] 24-bit probability that a selected sentence stays unchanged
-    mask: Any  # i32[] id of the mask token
 
 
 class _Sentences(NamedTuple):
@@ -95,25 +84,25 @@ class _Sentences(NamedTuple):
     segments: jnp.ndarray  # i32[N] segment id of sentence k; 0 beyond the last sentence
 
 
-def _mask_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
-    selected, sentences = _selected(score, gaps, key, text, count)
+def _mask_gaps(select, key, text: Text, count: int, *, unchanged, mask) -> Text:
+    selected, sentences = select(key, text, count)
     bits = jax.random.bits(jax.random.fold_in(key, 1), text.tokens.shape, jnp.uint32)
-    masked = selected & ~bernoulli(bits, gaps.unchanged)[sentences.number]
-    tokens = jnp.where(masked, gaps.mask, text.tokens)
+    masked = selected & ~bernoulli(bits, unchanged)[sentences.number]
+    tokens = jnp.where(masked, mask, text.tokens)
     keep = ~masked | sentences.starts
     return kept_tokens(tokens, text.segments, keep, text.tokens.size)
 
 
-def _write_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
-    selected, _ = _selected(score, gaps, key, text, count)
+def _write_gaps(select, key, text: Text, count: int) -> Text:
+    selected, _ = select(key, text, count)
     return kept_tokens(text.tokens, text.segments, selected, text.tokens.size)
 
 
-def _selected(score, gaps: _Gaps, key, text: Text, count: int):
+def _selected(score, key, text: Text, count: int, *, share, ends_V):
     """Returns whether each token is in a selected sentence, bool[N], and the sentences."""
-    sentences = _sentences(gaps.ends_V, text)
+    sentences = _sentences(ends_V, text)
     scores = score(jax.random.fold_in(key, 0), text, sentences)
-    highest = _highest(scores, sentences.segments, gaps.share, count)
+    highest = _highest(scores, sentences.segments, share, count)
     return highest[sentences.number] & (text.segments > 0), sentences
 
 

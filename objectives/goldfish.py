@@ -5,11 +5,10 @@ code (https://github.com/ahans30/goldfish-loss), `apply_goldfish`.
 """
 
 import jax.numpy as jnp
-import numpy as np
-from jax import lax, tree_util
+from jax import lax
 
 from ..constraints import AtLeastTwo, Count, checked
-from .arithmetic import bernoulli, fixed24
+from .arithmetic import bernoulli, fixed24, kernel
 from .contract import Array, Objective
 from .language_modeling import causal_lm
 from .token_ids import TokenIds
@@ -51,12 +50,7 @@ def goldfish_loss(ids: TokenIds, k: AtLeastTwo = 4, width: Count = 13) -> Object
     """
     plain = causal_lm(ids).with_facts(likelihood=None)  # some tokens do not count
     return plain._replace(
-        corrupt=tree_util.Partial(
-            _without_some,
-            plain.corrupt,
-            width=np.int32(width),
-            share=np.int32(fixed24(1 / k)),
-        )
+        corrupt=kernel(_without_some, plain.corrupt, width=width, share=fixed24(1 / k))
     )
 
 

@@ -12,12 +12,10 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from annotated_types import Interval
-from jax import tree_util
 
 from ..constraints import NonNegative, checked
-from .arithmetic import is_text, isqrt, randint, random_text
+from .arithmetic import is_text, isqrt, kernel, randint, random_text
 from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import input_sequence, labels_in_place, pad_or_truncate
 from .losses import at_slots, predicting_stack, predictions
@@ -91,11 +89,11 @@ def hybrid_diffusion(
     in_loss = dataclasses.replace(noise, replacing=_replacing(share_in_loss))
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _mask_and_replace,
-            replacing=np.int32(round(noise.replacing * 2**_BITS)),
-            mask=np.int32(noise.mask),
-            text=np.array(noise.text, np.int32),
+            replacing=round(noise.replacing * 2**_BITS),
+            mask=noise.mask,
+            text=noise.text,
         ),
         loss=functools.partial(_hybrid_loss, in_loss),
         facts=Facts(prompt_forms=(PromptForm("unmask", noise=noise),), bound="bound"),

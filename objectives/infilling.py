@@ -9,10 +9,9 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax import tree_util
 
 from ..constraints import Count, Share, checked
-from .arithmetic import bernoulli, fixed24, randint
+from .arithmetic import bernoulli, fixed24, kernel, randint
 from .contract import Facts, Objective, Rows
 from .features import target_sequence
 from .losses import token_loss
@@ -80,13 +79,13 @@ def fill_in_the_middle(
         )
     return Objective(
         lengths=lambda n: {"targets": n + 4},
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _move_middles,
-            rate=jnp.int32(fixed24(rate)),
-            spm_rate=jnp.int32(fixed24(spm_rate)),
-            spm=jnp.int32(_SPM[spm]),
-            markers=jnp.array(ids.fim, jnp.int32),
-            eos=jnp.int32(ids.eos),
+            rate=fixed24(rate),
+            spm_rate=fixed24(spm_rate),
+            spm=_SPM[spm],
+            markers=ids.fim,
+            eos=ids.eos,
         ),
         loss=token_loss,
         facts=Facts(
@@ -158,11 +157,11 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
         )
     return Objective(
         lengths=lambda n: {"targets": n + 3 * min(max_spans, max_runs(n))},
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _move_spans,
-            counts=jnp.array(poisson_table(Fraction(1)), jnp.int32),
-            sentinels=jnp.array(ids.sentinels[:max_spans], jnp.int32),
-            eos=jnp.int32(ids.eos),
+            counts=poisson_table(Fraction(1)),
+            sentinels=ids.sentinels[:max_spans],
+            eos=ids.eos,
         ),
         loss=token_loss,
         facts=Facts(

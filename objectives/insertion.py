@@ -5,16 +5,14 @@ Source: Patel et al. 2025 (ILM, arXiv:2505.05755) and the authors' published cod
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import tree_util
 
 from ..constraints import checked
-from .arithmetic import bernoulli, is_text, running_sum, uniform24
+from .arithmetic import bernoulli, is_text, kernel, running_sum, uniform24
 from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pool_columns
 from .losses import pool_class_loss, predicting_stack, predictions, score_slots, token_loss
 from .prompt_forms import PromptForm
-from .splicing import by_document, compacted, document_ranges, frame_of, framed, is_of_each
+from .splicing import by_document, compacted, document_ranges, framed, is_of_each
 from .token_ids import TokenIds
 
 # Classes of the head "stop".
@@ -67,12 +65,7 @@ def insertion_lm(ids: TokenIds) -> Objective:
     bos = ids.bos
     return Objective(
         lengths=lambda n: {"inputs": n + 2, "labels": n, "pools": 1},
-        corrupt=tree_util.Partial(
-            _drop_tokens,
-            opening=frame_of((cls,), ()),
-            bos=frame_of((bos,), ()),
-            text=np.array(ids.text, np.int32),
-        ),
+        corrupt=kernel(_drop_tokens, opening=((cls,), ()), bos=((bos,), ()), text=ids.text),
         loss=_insertion_loss,
         facts=Facts(
             heads={**VOCABULARY, "stop": 2},

@@ -8,10 +8,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import tree_util
 
 from ..constraints import Count, Positive, checked
+from .arithmetic import kernel
 from .contract import BatchLoss, ModelOutputs, Objective, Row, Rows, Term
 from .contrastive_learning import unit
 from .features import input_sequence, orders_in_line, pool_columns
@@ -68,10 +67,9 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
         views = {"inputs": n + predictors, "orders": n + predictors, "pools": 1 + VIEWS}
         return views | written.lengths(n)
 
-    asked = np.array(ids.sentinels[:predictors], np.int32)
     return written._replace(
         lengths=lengths,
-        corrupt=tree_util.Partial(_write_and_view, written.corrupt, asked),
+        corrupt=kernel(_write_and_view, written.corrupt, ids.sentinels[:predictors]),
         loss=functools.partial(_loss, scale),
     ).with_facts(rows=Rows("parts", appends_eos=True, num_parts=VIEWS))
 

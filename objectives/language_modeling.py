@@ -12,18 +12,17 @@ from fractions import Fraction
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
 from ..constraints import OpenShare, Positive, PositiveShare, checked
 from .arithmetic import (
     bernoulli,
     fixed24,
     is_text,
+    kernel,
     product24,
     randint,
     ratio,
     round_ratio,
-    traced,
     uniform24,
 )
 from .contract import BatchLoss, Facts, Labels, Objective, Rows
@@ -35,7 +34,6 @@ from .splicing import (
     DocumentRanges,
     document_bits,
     document_ranges,
-    frame_of,
     joined,
     marked_runs,
     piece,
@@ -61,7 +59,7 @@ def causal_lm(ids: TokenIds) -> Objective:
     del ids  # every builder takes ids; this one needs none
     return Objective(
         lengths=lambda n: {"targets": n},
-        corrupt=tree_util.Partial(_copy_row),
+        corrupt=kernel(_copy_row),
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm("continue", causal=True),),
@@ -96,11 +94,10 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
     >>> masked_input_next_token(ids).lengths(512)
     {'targets': 512, 'stand_ins': 512}
     """
-    mask = np.int32(ids.special("mask"))
     plain = causal_lm(ids).with_facts(likelihood=None)  # the model does not read the whole text
     return plain._replace(
         lengths=lambda n: {"targets": n, "stand_ins": n},
-        corrupt=tree_util.Partial(_mask_input_tokens, selection_of(ids, rate), mask),
+        corrupt=kernel(_mask_input_tokens, selection_of(ids, rate), ids.special("mask")),
     )
 
 
@@ -146,11 +143,11 @@ def masked_input_regularization(
         causal_lm(ids)
         ._replace(
             lengths=lambda n: {"targets": 2 * n, "stand_ins": 2 * n, "pools": 2},
-            corrupt=tree_util.Partial(
+            corrupt=kernel(
                 _copy_with_masks,
-                highest=np.int32(fixed24(highest_rate)),
-                mask=np.int32(ids.special("mask")),
-                text=np.array(ids.text, np.int32),
+                highest=fixed24(highest_rate),
+                mask=ids.special("mask"),
+                text=ids.text,
             ),
             loss=functools.partial(_loss_of_both, scale),
         )
@@ -239,11 +236,11 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
 
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _split_rows,
-            kept=traced(kept)[0],
-            draws_prefix=jnp.bool_(draws_prefix),
-            frame=frame_of(form.before, form.after),
+            kept=kept,
+            draws_prefix=draws_prefix,
+            frame=(form.before, form.after),
         ),
         loss=token_loss,
         facts=Facts(prompt_forms=(form,), rows=Rows(appends_eos=True), token_weights=True),

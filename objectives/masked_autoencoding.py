@@ -7,12 +7,10 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from annotated_types import Interval
-from jax import tree_util
 
 from ..constraints import OpenShare, checked
-from .arithmetic import randint, ratio, traced
+from .arithmetic import kernel, randint, ratio
 from .contract import VOCABULARY, BatchLoss, Objective, Rows
 from .features import pad_or_truncate
 from .layouts import key_intervals, single_stack, single_stack_lengths
@@ -79,11 +77,11 @@ def retromae(
     def lengths(n: int) -> dict[str, int]:
         return encoder.lengths(n) | dict.fromkeys(("targets", "contexts"), n + states)
 
-    restore = tree_util.Partial(_restore, np.full(states, cls, np.int32), traced(visible)[0])
+    restore = kernel(_restore, (cls,) * states, visible)
     embed = PromptForm("embed", before=(cls,), after=(sep,), pooling="first")
     return encoder._replace(
         lengths=lengths,
-        corrupt=tree_util.Partial(_mask_and_restore, encoder.corrupt, restore),
+        corrupt=kernel(_mask_and_restore, encoder.corrupt, restore),
         loss=_restoring_loss,
     ).with_facts(
         heads={**VOCABULARY, "restored": None},

@@ -11,12 +11,10 @@ from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from annotated_types import Interval
-from jax import tree_util
 
 from ..constraints import checked
-from .arithmetic import bernoulli, fixed24, is_text, product24, ratio24, uniform24
+from .arithmetic import bernoulli, fixed24, is_text, kernel, product24, ratio24, uniform24
 from .contract import Array, BatchLoss, Facts, Objective, Row
 from .features import input_sequence, labels_in_place, no_pools, orders_in_line, pad_or_truncate
 from .losses import predicting_stack, predictions, token_loss
@@ -26,7 +24,6 @@ from .splicing import (
     DocumentRanges,
     alternated,
     document_ranges,
-    frame_of,
     framed,
     framed_column,
     framed_marks,
@@ -165,15 +162,10 @@ def _at_drawn_rates(
     def lengths_of_both(n: int) -> dict[str, int]:
         return {"inputs": 2 * n, "labels": n, "rates": 2, "pools": 2}
 
-    noised = tree_util.Partial(
-        _noised,
-        rates=np.array([lowest, highest], np.int32),
-        text=np.array(ids.text, np.int32),
-        frame=frame_of(form.before, ()),
-    )
-    columns = {"mask": np.int32(mask), "shift": np.int32(form.shift)}
-    once = tree_util.Partial(_mask_once, noised, ahead=np.int32(fixed24(ahead_share)), **columns)
-    twice = tree_util.Partial(_mask_twice, noised, **columns)
+    noised = kernel(_noised, rates=(lowest, highest), text=ids.text, frame=(form.before, ()))
+    columns = {"mask": mask, "shift": form.shift}
+    once = kernel(_mask_once, noised, ahead=fixed24(ahead_share), **columns)
+    twice = kernel(_mask_twice, noised, **columns)
     return Objective(
         lengths=lengths_of_both if complementary else lengths,
         corrupt=twice if complementary else once,

@@ -6,16 +6,15 @@ Lan et al. 2020 (ALBERT) for `masked_lm`; Charpentier and Samuel 2024 (GPT-BERT)
 al. 2020 (ELECTRA) for `replaced_token_detection`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
 from ..constraints import Count, OpenShare, Share, checked
-from .arithmetic import bernoulli, fixed24, randint, random_text
+from .arithmetic import bernoulli, fixed24, kernel, randint, random_text
 from .contract import BatchLoss, Facts, Labels, ModelOutputs, Objective, Row, Sums, Term
 from .cross_entropy import binary_cross_entropy
 from .features import input_sequence, labels_in_place
@@ -27,7 +26,6 @@ from .splicing import (
     by_document,
     compacted,
     document_ranges,
-    frame_of,
     framed,
     framed_column,
     framed_marks,
@@ -90,8 +88,7 @@ def masked_lm(
     """
     chosen = selection_of(ids, rate, selection, whole_words, span_lengths, max_predictions)
     replacement = replacer(ids, mask_share, random_share, replace_together)
-    copies = None if static_copies is None else np.int32(static_copies)
-    return _in_place(chosen, replacement, _framed_form(ids, framed), copies=copies)
+    return _in_place(chosen, replacement, _framed_form(ids, framed), static_copies)
 
 
 @checked
@@ -165,10 +162,10 @@ def masked_permuted_lm(
         return {"inputs": slots, "labels": chosen, "orders": slots}
 
     replacement = replacer(ids, mask_share, random_share)
-    frame = frame_of(form.before, form.after)
+    frame = (form.before, form.after)
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(_permute_masked, selection, replacement, frame),
+        corrupt=kernel(_permute_masked, selection, replacement, frame),
         loss=token_loss,
         facts=Facts(prompt_forms=(form,)),
     )
@@ -224,7 +221,7 @@ def _detection_loss(batch) -> BatchLoss:
     return token_loss(batch, hidden="generator", head="generator") | BatchLoss(terms, sums)
 
 
-def replacer(ids, mask_share, random_share, together=False) -> tree_util.Partial:
+def replacer(ids, mask_share, random_share, together=False) -> Callable:
     """Returns the function that replaces chosen tokens.
 
     If `together` is True, a whole word or span is masked, randomized or left unchanged as one.
@@ -234,13 +231,13 @@ def replacer(ids, mask_share, random_share, together=False) -> tree_util.Partial
             "mask_share and random_share must not add up to more than 1, "
             f"got {mask_share} and {random_share}."
         )
-    shares = fixed24(mask_share), fixed24(random_share)
-    return tree_util.Partial(
+    masked = fixed24(mask_share)
+    return kernel(
         _replace,
-        mask=np.int32(ids.special("mask")),
-        text=np.array(ids.text, np.int32),
-        shares=np.cumsum(shares).astype(np.int32),  # mask; mask or random text
-        together=np.bool_(together),
+        mask=ids.special("mask"),
+        text=ids.text,
+        shares=(masked, masked + fixed24(random_share)),  # mask; mask or random text
+        together=together,
     )
 
 
@@ -251,10 +248,10 @@ def _framed_form(ids: TokenIds, framed: bool) -> PromptForm:
 
 
 def _in_place(
-    selection: Selection, replace: tree_util.Partial, form: PromptForm, copies=None
+    selection: Selection, replace: Callable, form: PromptForm, copies: int | None = None
 ) -> Objective:
     """Returns the objective that masks tokens in place, framed by the ids of the form."""
-    frame = frame_of(form.before, form.after)
+    frame = (form.before, form.after)
 
     def lengths(n: int) -> dict[str, int]:
         slots = len(form.before) + n + len(form.after)
@@ -262,7 +259,7 @@ def _in_place(
 
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(_mask_in_place, selection, replace, frame, form.shift, copies),
+        corrupt=kernel(_mask_in_place, selection, replace, frame, form.shift, copies),
         loss=token_loss,
         facts=Facts(prompt_forms=(form,), token_weights=True),
     )

@@ -7,10 +7,9 @@ Source: Song et al. 2019 (MASS, arXiv:1905.02450), section 3.2, and the authors'
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
 from ..constraints import OpenShare, Share, checked
-from .arithmetic import randint, ratio, round_ratio, traced
+from .arithmetic import kernel, randint, ratio, round_ratio
 from .contract import Facts, Objective, Rows
 from .features import sequence_pair
 from .losses import token_loss
@@ -20,7 +19,6 @@ from .splicing import (
     by_document,
     document_bits,
     document_ranges,
-    frame_of,
     framed,
     marked_runs,
     piece,
@@ -72,11 +70,11 @@ def mass(
 
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _mask_fragments,
-            share=traced(share)[0],
+            share=share,
             replace=replacer(ids, mask_share, random_share),
-            frame=frame_of((), (ids.eos,)),
+            frame=((), (ids.eos,)),
         ),
         loss=token_loss,
         facts=Facts(

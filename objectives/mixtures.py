@@ -18,6 +18,7 @@ from annotated_types import MinLen
 from jax import lax, tree_util
 
 from ..constraints import Count, Natural, Positive, checked
+from .arithmetic import kernel
 from .contract import (
     Adaptation,
     BatchLoss,
@@ -294,9 +295,9 @@ def _check_pools(objectives: Mapping[str, Objective]) -> None:
         )
 
 
-def _shared_kernels(functions: Sequence[Corrupt]) -> tree_util.Partial:
+def _shared_kernels(functions: Sequence[Corrupt]) -> Corrupt:
     """Returns one kernel that runs the kernel of the row's member; equal functions share a copy."""
-    kernels = [f if _is_numeric(f) else tree_util.Partial(f) for f in functions]
+    kernels = [f if _is_numeric(f) else kernel(f) for f in functions]
     kinds = [
         (jax.tree.structure(k), tuple(jnp.shape(x) for x in jax.tree.leaves(k))) for k in kernels
     ]
@@ -310,7 +311,7 @@ def _shared_kernels(functions: Sequence[Corrupt]) -> tree_util.Partial:
     ]
     # Location of each member's numbers: the index of the stack, and the index within the stack.
     address = [(distinct.index(kind), kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
-    return tree_util.Partial(_corrupt_member, stacks, jnp.array(address, jnp.int32))
+    return kernel(_corrupt_member, stacks, jnp.array(address, jnp.int32))
 
 
 def _is_numeric(corrupt: Corrupt) -> bool:

@@ -7,11 +7,9 @@ Not implemented: offsets in two dimensions, for images, and registers after some
 """
 
 import jax.numpy as jnp
-import numpy as np
-from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
-from .arithmetic import randint
+from .arithmetic import kernel, randint
 from .contract import Objective
 from .language_modeling import causal_lm
 from .layouts import positions
@@ -57,11 +55,8 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
     plain = causal_lm(ids)
     return plain._replace(
         lengths=lambda n: {"targets": n, "masks": n},
-        corrupt=tree_util.Partial(
-            _with_registers,
-            plain.corrupt,
-            max_offset=np.int32(max_offset),
-            register=np.int32(ids.special("mask")),
+        corrupt=kernel(
+            _with_registers, plain.corrupt, max_offset=max_offset, register=ids.special("mask")
         ),
         loss=LossOfMasks("registers", 1 - scale, scale),
     ).with_facts(token_weights=False)

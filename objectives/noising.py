@@ -11,12 +11,11 @@ Sources: Raffel et al. 2020 (T5), section 3.3, for i.i.d. noise and shuffled tok
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
 from ..constraints import OpenShare, checked
 from .arithmetic import (
@@ -24,11 +23,11 @@ from .arithmetic import (
     fixed24,
     is_text,
     isqrt,
+    kernel,
     randint,
     random_text,
     ratio,
     running_sum,
-    traced,
 )
 from .contract import Array, Facts, Objective, Row, Rows
 from .features import pad_or_truncate, sequence_pair
@@ -41,7 +40,6 @@ from .splicing import (
     by_document,
     compacted,
     document_ranges,
-    frame_of,
     framed,
     joined,
     max_runs,
@@ -82,7 +80,7 @@ class Noise(NamedTuple):
 
 def untouched() -> Noise:
     """Returns the noise that changes nothing."""
-    return Noise(longest=lambda n: n, apply=tree_util.Partial(_identity))
+    return Noise(longest=lambda n: n, apply=kernel(_identity))
 
 
 def _identity(key, text: Text, count: int) -> Text:
@@ -116,7 +114,7 @@ def chain(*noises: Noise) -> Noise:
 
     return Noise(
         longest=lambda n: lengths(n)[-1],
-        apply=tree_util.Partial(_apply_in_turn, tuple(noise.apply for noise in noises)),
+        apply=kernel(_apply_in_turn, tuple(noise.apply for noise in noises)),
         sentinels=sentinels if counts else None,
     )
 
@@ -170,9 +168,7 @@ def from_noise(
 
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(
-            _corrupt_text, inputs.apply, targets.apply, frame_of(before, after)
-        ),
+        corrupt=kernel(_corrupt_text, inputs.apply, targets.apply, (before, after)),
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm(prompt_mode, before, after),) if prompt_mode else (),
@@ -235,17 +231,12 @@ def max_hidden(n, density, xp=jnp):
 @checked
 def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise:
     """Hides each text token with the same probability, at most `max_hidden` in a document."""
-    kind, density, hiding = _iid_settings(ids, noise_density, replace)
-    stand_in = tree_util.Partial(_from_table, hiding.stand_ins)
+    kind, density, hide, stand_ins = _iid_settings(ids, noise_density, replace)
+    stand_in = kernel(_from_table, stand_ins)
     if kind.random_share:
-        share = jnp.int32(fixed24(kind.random_share))
-        stand_in = tree_util.Partial(_random_or, share, hiding.text, stand_in)
+        stand_in = kernel(_random_or, fixed24(kind.random_share), ids.text, stand_in)
     shows = kind.stand_in is not None or kind.random_share > 0
-    apply = (
-        tree_util.Partial(_replace_hidden, hiding, stand_in)
-        if shows
-        else tree_util.Partial(_drop_hidden, hiding)
-    )
+    apply = kernel(_replace_hidden, hide, stand_in) if shows else kernel(_drop_hidden, hide)
 
     def pieces(n: int) -> int:
         hidden = int(max_hidden(n, density, np))
@@ -267,7 +258,7 @@ def iid_targets(
     If pieces are runs, another sentinel closes a document that ends with text, as in T5's targets,
     unless `closing_sentinel` is False.
     """
-    kind, density, hiding = _iid_settings(ids, noise_density, replace)
+    kind, density, hide, stand_ins = _iid_settings(ids, noise_density, replace)
     marked = kind.stand_in == "sentinel"
     closes = kind.whole_runs and closing_sentinel
 
@@ -287,74 +278,67 @@ def iid_targets(
 
     return Noise(
         longest=longest,
-        apply=tree_util.Partial(_write_hidden, hiding, np.bool_(marked), np.bool_(closes)),
+        apply=kernel(_write_hidden, hide, stand_ins, marked, closes),
         sentinels=sentinels if marked else None,
     )
 
 
-class _Hiding(NamedTuple):
-    """Settings of the independent choice of hidden tokens."""
-
-    density: Any  # i32[2] probability of each token, as a fraction
-    chance: Any  # i32[] the same probability, as a 24-bit integer
-    text: Any  # i32[2] [first, last): the ids that may be hidden
-    whole_runs: Any  # bool[] whether a run of hidden tokens is one piece
-    stand_ins: Any  # i32[…] entry k replaces piece k; the last entry replaces all later pieces
-
-
 def _iid_settings(ids: TokenIds, noise_density: OpenShare, replace: Replace):
-    """Returns (replacement, density, settings of the kernel)."""
+    """Returns (replacement, density, kernel that hides tokens, ids that replace its pieces).
+
+    Entry k of the ids replaces piece k. The last entry replaces all later pieces.
+    """
     kind = REPLACEMENTS[replace]
     density = ratio(noise_density, "noise_density")
     stand_ins = ids.sentinels if kind.stand_in == "sentinel" else (0,)
     if kind.stand_in == "mask":
         stand_ins = (ids.special("mask"),)
-    hiding = _Hiding(
-        density=traced(density)[0],
-        chance=jnp.int32(fixed24(float(density))),
-        text=jnp.array(ids.text, jnp.int32),
-        whole_runs=np.bool_(kind.whole_runs),
-        stand_ins=jnp.array(stand_ins, jnp.int32),
+    hide = kernel(
+        _iid_pieces,
+        density=density,
+        chance=fixed24(float(density)),
+        text_ids=ids.text,
+        whole_runs=kind.whole_runs,
     )
-    return kind, density.as_integer_ratio(), hiding
+    return kind, density.as_integer_ratio(), hide, stand_ins
 
 
-def _replace_hidden(hiding: _Hiding, stand_in, key, text: Text, count: int) -> Text:
-    hidden, opens, number = _iid_pieces(hiding, key, text, count)
+def _replace_hidden(hide, stand_in, key, text: Text, count: int) -> Text:
+    hidden, opens, number = hide(key, text, count)
     tokens = jnp.where(hidden, stand_in(key, number), text.tokens)
     return kept_tokens(tokens, text.segments, ~hidden | opens, text.tokens.size)
 
 
-def _drop_hidden(hiding: _Hiding, key, text: Text, count: int) -> Text:
-    hidden, _, _ = _iid_pieces(hiding, key, text, count)
+def _drop_hidden(hide, key, text: Text, count: int) -> Text:
+    hidden, _, _ = hide(key, text, count)
     return kept_tokens(text.tokens, text.segments, ~hidden, text.tokens.size)
 
 
-def _write_hidden(hiding: _Hiding, marked, closes, key, text: Text, count: int) -> Text:
-    hidden, opens, number = _iid_pieces(hiding, key, text, count)
+def _write_hidden(hide, stand_ins, marked, closes, key, text: Text, count: int) -> Text:
+    hidden, opens, number = hide(key, text, count)
     last = text.segments != jnp.append(text.segments[1:], 0)  # last token of its document
     text_follows = last & ~hidden & closes
-    tokens = alternated(_from_table(hiding.stand_ins, key, number), text.tokens)
+    tokens = alternated(_from_table(stand_ins, key, number), text.tokens)
     keep = alternated((opens | text_follows) & marked, hidden)
     return kept_tokens(tokens, jnp.repeat(text.segments, 2), keep, text.tokens.size)
 
 
-def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
+def _iid_pieces(key, text: Text, count: int, *, density, chance, text_ids, whole_runs):
     """Returns hidden bool[N], the first tokens of pieces bool[N], and piece numbers i32[N]."""
     document = document_ranges(text.segments, count)
     bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
-    hidden = bernoulli(bits, hiding.chance) & (text.segments > 0)
-    hidden &= is_text(text.tokens, hiding.text)
-    max_hidden_D = max_hidden(document.length, hiding.density)
+    hidden = bernoulli(bits, chance) & (text.segments > 0)
+    hidden &= is_text(text.tokens, text_ids)
+    max_hidden_D = max_hidden(document.length, density)
     hidden &= _sum_before(hidden, text, document) < by_document(max_hidden_D, text.segments)
     if text.hidden is not None:
         hidden = text.hidden
-    opens = jnp.where(hiding.whole_runs, _opens(hidden, text, document), hidden)
+    opens = jnp.where(whole_runs, _opens(hidden, text, document), hidden)
     return hidden, opens, _sum_before(opens, text, document)
 
 
 def _from_table(table, key, piece_N):
-    return table[jnp.minimum(piece_N, table.size - 1)]
+    return jnp.asarray(table)[jnp.minimum(piece_N, table.size - 1)]
 
 
 def _random_or(share, text_range, otherwise, key, piece_N):
@@ -370,7 +354,7 @@ def _random_or(share, text_range, otherwise, key, piece_N):
 
 def permuted_tokens() -> Noise:
     """Returns the noise that puts the tokens of each document in random order."""
-    return Noise(lambda n: n, tree_util.Partial(_permute_tokens))
+    return Noise(lambda n: n, kernel(_permute_tokens))
 
 
 def permuted_sentences(ends_V) -> Noise:
@@ -379,7 +363,7 @@ def permuted_sentences(ends_V) -> Noise:
     `splicing.sentence_ends` defines where sentences end. The text after the last end is also a
     sentence.
     """
-    return Noise(lambda n: n, tree_util.Partial(_permute_sentences, jnp.asarray(ends_V, bool)))
+    return Noise(lambda n: n, kernel(_permute_sentences, ends_V))
 
 
 def _permute_tokens(key, text: Text, count: int) -> Text:
@@ -404,7 +388,7 @@ def _permuted(key, text: Text, starts, count: int) -> Text:
 
 def rotation() -> Noise:
     """Returns the noise that rotates each document to begin with a uniformly drawn token."""
-    return Noise(lambda n: n, tree_util.Partial(_rotate))
+    return Noise(lambda n: n, kernel(_rotate))
 
 
 def _rotate(key, text: Text, count: int) -> Text:
@@ -440,13 +424,12 @@ def poisson_spans(
         hidden, spans = infilling_counts(n, density_ratio, mean_ratio, np)
         return int(n - hidden + spans)
 
-    traced_density, traced_mean = traced(density, mean)
-    infill = tree_util.Partial(
+    infill = kernel(
         _infill,
-        density=traced_density,
-        mean_span_length=traced_mean,
-        span_lengths=jnp.array(poisson_table(mean), jnp.int32),
-        mask=jnp.int32(ids.special("mask")),
+        density=density,
+        mean_span_length=mean,
+        span_lengths=poisson_table(mean),
+        mask=ids.special("mask"),
     )
     return Noise(longest, infill)
 

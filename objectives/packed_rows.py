@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import tree_util
 
+from .arithmetic import kernel
 from .contract import Array, Corrupt, Row
 from .features import pad_or_truncate
 from .splicing import DocumentRanges, document_ranges
@@ -33,8 +34,8 @@ def each_document(corrupt: Callable) -> Corrupt:
 
         Objective(lengths, backwards, loss)
     """
-    corrupt = corrupt if isinstance(corrupt, tree_util.Partial) else tree_util.Partial(corrupt)
-    return tree_util.Partial(_corrupt_each, corrupt)
+    corrupt = corrupt if isinstance(corrupt, tree_util.Partial) else kernel(corrupt)
+    return kernel(_corrupt_each, corrupt)
 
 
 def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):

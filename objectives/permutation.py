@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
+from .arithmetic import kernel
 from .contract import Facts, Objective
 from .features import input_sequence, labels_in_place, pad_or_truncate, target_sequence
 from .layouts import reads_positions
@@ -64,7 +64,7 @@ def permutation_lm(
 
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(_permute, selection, np.int32(ids.special("mask"))),
+        corrupt=kernel(_permute, selection, ids.special("mask")),
         loss=_query_loss,
         facts=Facts(prompt_forms=(PromptForm("states"),)),
     )
@@ -168,12 +168,7 @@ def any_subset_lm(ids: TokenIds, group_size: Count = 8, shuffled: bool = True) -
     """
     return Objective(
         lengths=lambda n: {"inputs": n, "orders": n, "noised": n, "labels": n},
-        corrupt=tree_util.Partial(
-            _in_groups,
-            mask=np.int32(ids.special("mask")),
-            size=np.int32(group_size),
-            shuffled=np.bool_(shuffled),
-        ),
+        corrupt=kernel(_in_groups, mask=ids.special("mask"), size=group_size, shuffled=shuffled),
         loss=_query_loss,
         facts=Facts(prompt_forms=(PromptForm("unmask", predicted="from copies"),), bound="tokens"),
     )

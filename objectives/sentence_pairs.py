@@ -16,10 +16,9 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
 from ..constraints import checked
-from .arithmetic import randint, running_sum
+from .arithmetic import kernel, randint, running_sum
 from .contract import BatchLoss, Facts, Loss, Objective, Row, Rows, build, joint_facts
 from .features import input_sequence, pool_columns
 from .losses import pool_class_loss
@@ -154,9 +153,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     forms = _framed_forms(first_objective.facts.prompt_forms, second_objective.facts.prompt_forms)
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(
-            _corrupt_twice, first_objective.corrupt, second_objective.corrupt
-        ),
+        corrupt=kernel(_corrupt_twice, first_objective.corrupt, second_objective.corrupt),
         loss=SummedLosses((first_objective.loss, second_objective.loss)),
         facts=joint_facts(
             {"first": first_objective.facts, "second": second_objective.facts}
@@ -216,15 +213,15 @@ def _form(ids: TokenIds, *classes: str) -> PromptForm:
 def _pair_objective(
     ids: TokenIds, draw: Callable, at_sentence_ends: bool, form: PromptForm
 ) -> Objective:
-    ends = ids.flags("sentence_ends") if at_sentence_ends else np.zeros(ids.size, bool)
+    ends_V = ids.flags("sentence_ends") if at_sentence_ends else np.zeros(ids.size, bool)
     return Objective(
         lengths=lambda n: {"inputs": n + 3, "types": n + 3, "pools": 1},
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _corrupt_pairs,
-            tree_util.Partial(draw),
-            ends_V=jnp.array(ends),
-            cls=jnp.int32(ids.special("cls")),
-            sep=jnp.int32(ids.special("sep")),
+            kernel(draw),
+            ends_V=ends_V,
+            cls=ids.special("cls"),
+            sep=ids.special("sep"),
         ),
         loss=pair_loss,
         facts=Facts(

@@ -101,7 +101,7 @@ def mean_fits(mean_span_length: float, density: Fraction) -> Fraction:
     return mean
 
 
-def poisson_table(mean: Fraction) -> list[int]:
+def poisson_table(mean: Fraction) -> tuple[int, ...]:
     """Returns the probabilities that a Poisson number is at most 0, 1, … 62, as 24-bit integers.
 
     >>> [round(p / 2**24, 3) for p in poisson_table(Fraction(3))[:4]]
@@ -116,7 +116,7 @@ def poisson_table(mean: Fraction) -> list[int]:
             table.append(round(total * 2**24))
             term = term * decimal / (k + 1)
             total += term
-    return table
+    return tuple(table)
 
 
 def poisson_lengths(bits, table):

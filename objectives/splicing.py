@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .arithmetic import running_sum
 from .contract import Array, Row
@@ -121,7 +120,7 @@ def sentence_ends(ends_V: Array, tokens, segments):
     Args:
       ends_V: bool[V], the ids that can end a sentence.
     """
-    ends = ends_V[tokens] & (segments > 0)
+    ends = jnp.asarray(ends_V)[tokens] & (segments > 0)
     return ends & ~(jnp.roll(ends, -1) & (jnp.roll(segments, -1) == segments))
 
 
@@ -210,11 +209,6 @@ def splice(source: Array, pieces: Pieces, size: int):
 _FEW_PIECES = 32  # with more pieces, XLA computes their starts again for each slot
 
 
-def frame_of(before: tuple[int, ...], after: tuple[int, ...]) -> tuple:
-    """Returns the special tokens before and after a text, at most one each, as arrays."""
-    return np.array(before, np.int32), np.array(after, np.int32)
-
-
 def framed(text: tuple[Array, Array], present_D: Array, frame: Any, size: int):
     """Writes each document of a row between the special tokens of a frame.
 
@@ -225,7 +219,7 @@ def framed(text: tuple[Array, Array], present_D: Array, frame: Any, size: int):
     Args:
       text: (tokens, segments) i32[N] each.
       present_D: bool[D], the documents of the row, which may be empty.
-      frame: special tokens from `frame_of`.
+      frame: two arrays i32[0] or i32[1], the special token before and the one after a text.
       size: number of output slots.
 
     Returns tokens i32[size] and segments i32[size]; both are 0 after the last document.

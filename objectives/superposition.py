@@ -7,7 +7,6 @@ propose the same first phase as patch-level training.
 import functools
 
 import jax.numpy as jnp
-from jax import tree_util
 
 from ..constraints import AtLeastTwo, checked
 from .contract import BatchLoss, Facts, Labels, Objective, Term
@@ -65,7 +64,7 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
     streams = ["targets", "bags", *(_further_tokens(k).name for k in range(2, bag_size + 1))]
     return Objective(
         lengths=lambda n: dict.fromkeys(streams, -(-n // bag_size)),
-        corrupt=tree_util.Partial(functools.partial(_bags_of_row, bag_size)),
+        corrupt=functools.partial(_bags_of_row, bag_size),
         loss=_loss,
         facts=Facts(),
     )

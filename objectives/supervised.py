@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
 
 from ..constraints import AtLeastTwo, Count, checked
+from .arithmetic import kernel
 from .contract import (
     CORPUS_CLASSES,
     NO_LABEL,
@@ -35,7 +35,7 @@ from .features import input_sequence, labels_in_place, pool_columns, target_sequ
 from .language_modeling import divided
 from .losses import at_slots, class_loss, pool_class_loss, predictions, token_loss
 from .prompt_forms import Pooling, PromptForm
-from .splicing import alternated, compacted, document_ranges, frame_of, framed, part_of
+from .splicing import alternated, compacted, document_ranges, framed, part_of
 from .token_ids import TokenIds
 
 THOUSANDTHS = 1000  # a number's label is in thousandths
@@ -71,9 +71,7 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
 
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(
-            _divide, jnp.int32(longest_answer), frame_of(form.before, form.after)
-        ),
+        corrupt=kernel(_divide, longest_answer, (form.before, form.after)),
         loss=token_loss,
         facts=Facts(prompt_forms=(form,), rows=Rows("parts", appends_eos=True, num_parts=2)),
     )
@@ -107,9 +105,7 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
     sep = ids.special("sep")
     return Objective(
         lengths=lambda n: {"targets": n + min(n, max_turns)},
-        corrupt=tree_util.Partial(
-            _take_turns, jnp.int32(sep), jnp.int32(ids.eos), jnp.int32(max_turns)
-        ),
+        corrupt=kernel(_take_turns, sep, ids.eos, max_turns),
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
@@ -252,7 +248,7 @@ def _labeled(
     after = (ids.special("sep"),)
     return Objective(
         lengths=lengths,
-        corrupt=tree_util.Partial(corrupt, frame_of(before, after)),
+        corrupt=kernel(corrupt, (before, after)),
         loss=loss,
         facts=Facts(
             heads={head: 1 if num_classes is None else num_classes},

@@ -11,10 +11,9 @@ I-DLM's later stages, which is the ratio of the two losses of a batch.
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
-from jax import tree_util
 
 from ..constraints import Count, Positive, checked
+from .arithmetic import kernel
 from .block_diffusion import no_tokens_ahead
 from .contract import BatchLoss, Objective
 from .language_modeling import causal_lm
@@ -74,13 +73,13 @@ def tidar(
     total = 1 + causal_scale
     return plain._replace(
         lengths=lambda n: {"targets": n, "masks": n},
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _with_masks,
             plain.corrupt,
-            size=np.int32(block_size),
-            bidirectional=np.bool_(bidirectional),
-            shift=np.int32(shifted),
-            mask=np.int32(ids.special("mask")),
+            size=block_size,
+            bidirectional=bidirectional,
+            shift=int(shifted),
+            mask=ids.special("mask"),
         ),
         loss=LossOfMasks("masked_blocks", causal_scale / total, 1 / total),
     ).with_facts(

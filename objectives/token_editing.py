@@ -10,11 +10,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import tree_util
 
 from ..constraints import OpenShare, Positive, checked
-from .arithmetic import bernoulli, fixed24, is_text, randint
+from .arithmetic import bernoulli, fixed24, is_text, kernel, randint
 from .block_diffusion import block_diffusion
 from .contract import BatchLoss, Builder, Objective, build
 from .features import labels_in_place
@@ -74,12 +72,12 @@ def token_editing(
         )
     mask = ids.special("mask")
     return plain._replace(
-        corrupt=tree_util.Partial(
+        corrupt=kernel(
             _with_wrong_tokens,
             plain.corrupt,
-            share=np.int32(fixed24(wrong_share)),
-            mask=np.int32(mask),
-            text=np.array(ids.text, np.int32),
+            share=fixed24(wrong_share),
+            mask=mask,
+            text=ids.text,
         ),
         loss=functools.partial(_loss_of_both, plain.loss, mask, scale),
     ).with_facts(bound=None)

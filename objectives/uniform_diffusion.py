@@ -11,18 +11,16 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import tree_util
 
 from ..constraints import OpenShare, checked
-from .arithmetic import bernoulli, fixed24, is_text, product24, random_text, uniform24
+from .arithmetic import bernoulli, fixed24, is_text, kernel, product24, random_text, uniform24
 from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import input_sequence, labels_in_place, pad_or_truncate
 from .hybrid_diffusion import divergences, noised_labels
 from .losses import at_slots
 from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from, chosen_at_rates
 from .prompt_forms import Noised, PromptForm, recorded_noise
-from .splicing import document_ranges, frame_of, framed
+from .splicing import document_ranges, framed
 from .token_ids import TokenIds
 
 
@@ -106,7 +104,7 @@ def mixed_diffusion(
     """
     mask = ids.special("mask")
     form = PromptForm("unmask", noise=MixedNoise(lowest_rate, random_share, mask, ids.text))
-    masks = np.array([mask, fixed24(1 - random_share)], np.int32)
+    masks = (mask, fixed24(1 - random_share))
     return _stationary(form, ids.text, lowest_rate, random_share, masks)
 
 
@@ -115,7 +113,7 @@ def _stationary(
     text: tuple[int, int],
     lowest_rate: float,
     random_share: float,
-    masks: np.ndarray | None,
+    masks: tuple[int, int] | None,
 ) -> Objective:
     """Returns the objective of a noise with the same share of random tokens at all times.
 
@@ -124,16 +122,12 @@ def _stationary(
       text: [first, last): the text ids.
       lowest_rate: lowest time.
       random_share: share of noised tokens that are random text.
-      masks: i32[2], the mask and its share as a 24-bit integer, or None without masks.
+      masks: the mask and its share as a 24-bit integer, or None without masks.
     """
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
-        corrupt=tree_util.Partial(
-            _replace,
-            lowest=np.int32(fixed24(lowest_rate)),
-            text=np.array(text, np.int32),
-            frame=frame_of((), ()),
-            masks=masks,
+        corrupt=kernel(
+            _replace, lowest=fixed24(lowest_rate), text=text, frame=((), ()), masks=masks
         ),
         loss=functools.partial(_stationary_loss, text, lowest_rate, random_share),
         facts=Facts(prompt_forms=(form,), bound=bound_from(lowest_rate, "tokens")),
