@@ -18,9 +18,9 @@ import numpy as np
 from annotated_types import MinLen
 
 from ..constraints import Positive, PositiveShare, checked
-from .contract import Array, BatchLoss, Labels, Objective, ProgressSchedule, Term
+from .contract import Array, BatchLoss, Objective, ProgressSchedule
 from .language_modeling import causal_lm
-from .losses import at_slots, head_cross_entropies, predictions, token_loss
+from .losses import label_loss, predictions
 from .multi_token_prediction import ahead_tokens
 from .token_ids import TokenIds
 
@@ -111,7 +111,9 @@ def prefix_token_prediction(
             "prefix_token_prediction needs tokens that begin with other tokens, but no token of "
             f"this vocabulary of {ids.size} ids does: use a vocabulary of subwords, or causal_lm."
         )
-    prefix = _Target(functools.partial(_prefixes, prefixes_V), _fade(scale, until / 2, until))
+    prefix = _Target(
+        functools.partial(_prefixes, prefixes_V), ProgressSchedule(_Line(scale, until / 2, until))
+    )
     return _with_targets(ids, {"prefix": prefix} | _later_tokens(until, ahead_scales))
 
 
@@ -162,17 +164,13 @@ class _Line:
         return self.scale * jnp.clip(remaining, 0.0, 1.0)
 
 
-def _fade(scale: float, first: float, last: float) -> ProgressSchedule:
-    return ProgressSchedule(_Line(scale, first, last))
-
-
 def _later_tokens(until: float, scales: Sequence[float]) -> dict[str, _Target]:
     """Returns the targets "ahead_2", "ahead_3", …, of which the farthest fades first."""
     part = until / max(len(scales), 1)
     targets = {}
     for k, scale in enumerate(scales, 1):
         first = part * (len(scales) - k)
-        fade = _fade(scale, first, first + part)
+        fade = ProgressSchedule(_Line(scale, first, first + part))
         targets[f"ahead_{k + 1}"] = _Target(functools.partial(ahead_tokens, k=k), fade)
     return targets
 
@@ -192,23 +190,12 @@ def _with_targets(ids: TokenIds, targets: Mapping[str, _Target]) -> Objective:
 
 def _loss(targets: Mapping[str, _Target], batch) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
-    next_token = token_loss(batch).terms
-    total_B = next_token["tokens"].weights
-    labels_of_targets = {name: target.find(batch) for name, target in targets.items()}
-    target_terms = {
-        name: Term(
-            total_B, targets[name].scale, Labels(labels, w.astype(jnp.float32), "vocabulary")
-        )
-        for name, (labels, w) in labels_of_targets.items()
+    pairs = {"tokens": (tokens, weights)}
+    pairs |= {name: target.find(batch) for name, target in targets.items()}
+    loss = label_loss(slots, {name: [pair] for name, pair in pairs.items()})
+    total_B = loss.terms["tokens"].weights
+    scaled = {
+        name: dataclasses.replace(loss.terms[name], weights=total_B, scale=target.scale)
+        for name, target in targets.items()
     }
-
-    def sums(outputs):
-        states = at_slots(outputs.hidden["top"], slots)
-        z_loss = getattr(outputs, "z_loss", 0.0)
-        scored = {
-            name: [pair]
-            for name, pair in {"tokens": (tokens, weights), **labels_of_targets}.items()
-        }
-        return head_cross_entropies(outputs, "vocabulary", states, scored, z_loss)
-
-    return BatchLoss(next_token | target_terms, sums)
+    return loss._replace(terms=loss.terms | scaled)

@@ -56,7 +56,27 @@ def token_loss(batch, hidden: str = "top", head: str = "vocabulary") -> BatchLos
     Terms: "tokens", with z-losses if the run has them.
     """
     tokens, slots, weights = predictions(batch)
-    w = weights.astype(jnp.float32)
+    return label_loss(slots, {"tokens": [(tokens, weights)]}, hidden, head)
+
+
+def label_loss(
+    slots: Array | None,
+    targets: Mapping[str, Sequence[tuple]],
+    hidden: str = "top",
+    head: str = "vocabulary",
+) -> BatchLoss:
+    """Returns the cross-entropies of one or several labels for each slot, under the same logits.
+
+    Args:
+      slots: i32[B, K], the slots that predict. If None, slot k predicts the labels k.
+      targets: {term: [(labels i32[B, K], weights [B, K]), …]}. The first term has the z-losses.
+      hidden: name of the hidden states that the head reads.
+      head: name of the head.
+    """
+    targets = {
+        name: [(labels, weights.astype(jnp.float32)) for labels, weights in pairs]
+        for name, pairs in targets.items()
+    }
 
     def sums(outputs: ModelOutputs):
         if hidden not in outputs.hidden:
@@ -66,9 +86,13 @@ def token_loss(batch, hidden: str = "top", head: str = "vocabulary") -> BatchLos
             )
         states = at_slots(outputs.hidden[hidden], slots)
         z_loss = getattr(outputs, "z_loss", 0.0)
-        return {"tokens": head_cross_entropy(outputs, head, states, tokens, w, z_loss)}
+        return head_cross_entropies(outputs, head, states, targets, z_loss)
 
-    return BatchLoss({"tokens": Term(jnp.sum(w, -1), labels=Labels(tokens, w, head))}, sums)
+    terms = {}
+    for name, pairs in targets.items():
+        labels, weights = (jnp.concatenate(x, axis=1) for x in zip(*pairs))
+        terms[name] = Term(jnp.sum(weights, -1), labels=Labels(labels, weights, head))
+    return BatchLoss(terms, sums)
 
 
 def _projection(outputs: ModelOutputs, head: str, states):

@@ -9,9 +9,9 @@ import functools
 import jax.numpy as jnp
 
 from ..constraints import AtLeastTwo, checked
-from .contract import BatchLoss, Facts, Labels, Objective, Term
+from .contract import BatchLoss, Facts, Objective
 from .features import pad_or_truncate, target_sequence
-from .losses import at_slots, head_cross_entropies, predictions
+from .losses import label_loss, predictions
 from .splicing import DocumentRanges, by_document, document_ranges, piece, splice
 from .streams import StackRow, Stream, append_row, register_stream
 from .token_ids import TokenIds
@@ -94,20 +94,10 @@ def _bags_of_row(bag_size: int, key, row, partner, lengths, max_documents):
 def _loss(batch) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
     sizes = batch["decoder_target_bag_sizes"]
-    bag = [(tokens, weights.astype(jnp.float32))]
+    bag = [(tokens, weights)]
     for i in range(batch["decoder_target_bag_tokens"].shape[1]):
-        counts = weights * (sizes > i + 1)
-        bag.append((batch["decoder_target_bag_tokens"][:, i], counts.astype(jnp.float32)))
-    values, counted = (jnp.concatenate(x, axis=1) for x in zip(*bag))
-
-    def sums(outputs):
-        states = at_slots(outputs.hidden["top"], slots)
-        z_loss = getattr(outputs, "z_loss", 0.0)
-        return head_cross_entropies(outputs, "vocabulary", states, {"bags": bag}, z_loss)
-
-    return BatchLoss(
-        {"bags": Term(jnp.sum(counted, -1), labels=Labels(values, counted, "vocabulary"))}, sums
-    )
+        bag.append((batch["decoder_target_bag_tokens"][:, i], weights * (sizes > i + 1)))
+    return label_loss(slots, {"bags": bag})
 
 
 # --- streams ------------------------------------------------------------------------------------
