@@ -19,7 +19,7 @@ from ..constraints import OpenShare, Positive, checked
 from .arithmetic import kernel, product24, ratio, uniform24
 from .contract import Array, BatchLoss, Objective
 from .features import pad_or_truncate
-from .language_modeling import causal_lm, stand_ins
+from .language_modeling import causal_lm, stand_ins, with_columns
 from .losses import predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
 from .selection import random_tokens
@@ -71,24 +71,21 @@ def causal_diffusion(
     >>> context_weights(masked, jnp.ones((1, 8), jnp.int32), 0.5, 1.0).round(2)[0, 4:]
     Array([1.  , 0.5 , 0.29, 0.44], dtype=float32)
     """
-    plain = causal_lm(ids)
     mask = ids.special("mask")
-    return plain._replace(
-        lengths=lambda n: {"targets": n, "stand_ins": n},
-        corrupt=kernel(_mask_tail, plain.corrupt, window=ratio(window, "window"), mask=mask),
-        loss=functools.partial(_weighted_loss, mask, decay, smoothing),
-    ).with_facts(
+    tail = kernel(_masked_tail, window=ratio(window, "window"), mask=mask)
+    objective = with_columns(causal_lm(ids), tail, "stand_ins")
+    loss = functools.partial(_weighted_loss, mask, decay, smoothing)
+    return objective._replace(loss=loss).with_facts(
         likelihood=None,  # the model does not read the whole text
         prompt_forms=(PromptForm("continue", causal=True, masked_blocks=_DRAFT),),
     )
 
 
-def _mask_tail(corrupt, key, row, partner, lengths, max_documents, *, window, mask):
-    features = corrupt(key, row, partner, lengths, max_documents)
+def _masked_tail(key, row, features, max_documents, *, window, mask):
     segments = features["targets_segments"]
     if row.hidden is not None:
         masked = pad_or_truncate(row.hidden, segments.size) & (segments > 0)
-        return features | {"targets_stand_ins": stand_ins(masked, mask)}
+        return {"targets_stand_ins": stand_ins(masked, mask)}
     time_key, token_key = jax.random.split(key)
     document = document_ranges(segments, max_documents)
     number = product24(uniform24(time_key, max_documents), document.length)
@@ -99,7 +96,7 @@ def _mask_tail(corrupt, key, row, partner, lengths, max_documents, *, window, ma
     in_window = (slot >= by_document(first, segments)) & (segments > 0)
     bits = jax.random.bits(token_key, segments.shape, jnp.uint32)
     masked = random_tokens(bits, in_window, segments, number)
-    return features | {"targets_stand_ins": stand_ins(masked, mask)}
+    return {"targets_stand_ins": stand_ins(masked, mask)}
 
 
 def _weighted_loss(mask: int, decay: float, smoothing: float, batch) -> BatchLoss:

@@ -5,16 +5,17 @@ pre-training; Anshumann et al. 2025 (arXiv:2503.16870), section 3, for the proba
 teacher's likeliest tokens.
 """
 
+import dataclasses
 import functools
 
 import jax.numpy as jnp
 
 from ..constraints import Count, OpenShare, checked
 from .arithmetic import kernel
-from .contract import BatchLoss, Labels, Objective, Row, Term
+from .contract import BatchLoss, Objective, Row
 from .features import pad_or_truncate
-from .language_modeling import causal_lm
-from .losses import at_slots, head_cross_entropies, predictions
+from .language_modeling import causal_lm, with_columns
+from .losses import label_loss, predictions
 from .splicing import document_ranges, piece, splice
 from .streams import StackRow, Stream, append_row, register_stream
 from .token_ids import TokenIds
@@ -53,17 +54,14 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     {'targets': 512, 'teacher_1': 512, 'teacher_2': 512}
     """
     streams = [_stream(k).name for k in range(1, likeliest + 1)]
-    plain = causal_lm(ids)
-    return plain._replace(
-        lengths=lambda n: {name: n for name in ("targets", *streams)},
-        corrupt=kernel(functools.partial(_with_teacher, likeliest), plain.corrupt),
-        loss=functools.partial(_loss, share),
-    ).with_facts(token_weights=False, teacher=likeliest)
+    teacher = kernel(functools.partial(_predictions_of_teacher, likeliest))
+    objective = with_columns(causal_lm(ids), teacher, *streams)
+    loss = functools.partial(_loss, share)
+    return objective._replace(loss=loss).with_facts(token_weights=False, teacher=likeliest)
 
 
-def _with_teacher(likeliest: int, copy, key, row: Row, partner, lengths, max_documents):
-    size = lengths["targets"]
-    features = copy(key, row, partner, lengths, max_documents)
+def _predictions_of_teacher(likeliest: int, key, row: Row, features, max_documents):
+    size = features["targets"].size
     if row.teacher is None:
         teacher_Tx2xN = jnp.zeros((size, 2, likeliest), jnp.int32)
     else:
@@ -71,10 +69,10 @@ def _with_teacher(likeliest: int, copy, key, row: Row, partner, lengths, max_doc
         origin, _ = splice(slot, piece(*document_ranges(row.segments, max_documents)), size)
         is_target = (features["targets_segments"] > 0)[:, None, None]
         teacher_Tx2xN = jnp.where(is_target, row.teacher[origin, :, :likeliest], 0)
+    columns = {}
     for k in range(likeliest):
-        columns = zip(_stream(k + 1).columns, teacher_Tx2xN[:, :, k].T)
-        features |= dict(columns)
-    return features
+        columns |= zip(_stream(k + 1).columns, teacher_Tx2xN[:, :, k].T)
+    return columns
 
 
 def _loss(share: float, batch) -> BatchLoss:
@@ -86,19 +84,13 @@ def _loss(share: float, batch) -> BatchLoss:
     pairs = [(tokens, text_weights)]
     for k in range(teacher_weights.shape[1]):
         pairs.append((batch["decoder_teacher_tokens"][:, k], teacher_weights[:, k]))
-    values, counted = (jnp.concatenate(x, axis=1) for x in zip(*pairs))
-
-    def sums(outputs):
-        states = at_slots(outputs.hidden["top"], slots)
-        z_loss = getattr(outputs, "z_loss", 0.0)
-        targets = {"tokens": [(tokens, w)], "teacher": pairs}
-        return head_cross_entropies(outputs, "vocabulary", states, targets, z_loss)
-
-    terms = {
-        "tokens": Term(jnp.sum(w, -1), 1 - share, Labels(tokens, w, "vocabulary")),
-        "teacher": Term(jnp.sum(w, -1), share, Labels(values, counted, "vocabulary")),
+    loss = label_loss(slots, {"tokens": [(tokens, w)], "teacher": pairs})
+    scales = {"tokens": 1 - share, "teacher": share}
+    scaled = {
+        name: dataclasses.replace(loss.terms[name], weights=jnp.sum(w, -1), scale=scale)
+        for name, scale in scales.items()
     }
-    return BatchLoss(terms, sums)
+    return loss._replace(terms=scaled)
 
 
 # --- streams ------------------------------------------------------------------------------------

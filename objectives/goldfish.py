@@ -10,7 +10,7 @@ from jax import lax
 from ..constraints import AtLeastTwo, Count, checked
 from .arithmetic import bernoulli, fixed24, kernel
 from .contract import Array, Objective
-from .language_modeling import causal_lm
+from .language_modeling import causal_lm, with_columns
 from .token_ids import TokenIds
 
 
@@ -49,15 +49,12 @@ def goldfish_loss(ids: TokenIds, k: AtLeastTwo = 4, width: Count = 13) -> Object
     [False, False, True, True, True, False, True, True]
     """
     plain = causal_lm(ids).with_facts(likelihood=None)  # some tokens do not count
-    return plain._replace(
-        corrupt=kernel(_without_some, plain.corrupt, width=width, share=fixed24(1 / k))
-    )
+    return with_columns(plain, kernel(_fewer_weights, width=width, share=fixed24(1 / k)))
 
 
-def _without_some(corrupt, key, row, partner, lengths, max_documents, *, width, share):
-    features = corrupt(key, row, partner, lengths, max_documents)
+def _fewer_weights(key, row, features, max_documents, *, width, share):
     dropped = left_out(features["targets"], features["targets_segments"], width, share)
-    return features | {"targets_weights": jnp.where(dropped, 0, features["targets_weights"])}
+    return {"targets_weights": jnp.where(dropped, 0, features["targets_weights"])}
 
 
 def left_out(tokens: Array, segments: Array, width: Array, share: Array) -> Array:

@@ -7,6 +7,7 @@ published code, for masked inputs in addition to plain inputs.
 """
 
 import functools
+from collections.abc import Callable
 from fractions import Fraction
 
 import jax
@@ -76,6 +77,25 @@ def _copy_row(key, row, partner, lengths, max_documents):
     return target_sequence(splice(row.tokens, text, size), weights)
 
 
+def with_columns(plain: Objective, add: Callable, *streams: str) -> Objective:
+    """Returns an objective of targets with further columns, which follow from the targets.
+
+    Args:
+      plain: an objective that has the stream `targets` only.
+      add: function (key, row, features, max_documents) -> columns to add to the features.
+      streams: names of the streams of these columns. Each has as many slots as the targets.
+    """
+    return plain._replace(
+        lengths=lambda n: plain.lengths(n) | dict.fromkeys(streams, plain.lengths(n)["targets"]),
+        corrupt=kernel(_add_columns, plain.corrupt, add),
+    )
+
+
+def _add_columns(corrupt, add, key, row, partner, lengths, max_documents):
+    features = corrupt(key, row, partner, lengths, max_documents)
+    return features | add(key, row, features, max_documents)
+
+
 @checked
 def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
     """MEAP: causal language modeling with a share of the input tokens masked.
@@ -95,19 +115,16 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
     {'targets': 512, 'stand_ins': 512}
     """
     plain = causal_lm(ids).with_facts(likelihood=None)  # the model does not read the whole text
-    return plain._replace(
-        lengths=lambda n: {"targets": n, "stand_ins": n},
-        corrupt=kernel(_mask_input_tokens, selection_of(ids, rate), ids.special("mask")),
-    )
+    masks = kernel(_masked_inputs, selection_of(ids, rate), ids.special("mask"))
+    return with_columns(plain, masks, "stand_ins")
 
 
-def _mask_input_tokens(selection, mask, key, row, partner, lengths, max_documents):
-    features = _copy_row(key, row, partner, lengths, max_documents)
+def _masked_inputs(selection, mask, key, row, features, max_documents):
     tokens = features["targets"]
     segments = features["targets_segments"]
-    hidden = None if row.hidden is None else pad_or_truncate(row.hidden, lengths["targets"])
+    hidden = None if row.hidden is None else pad_or_truncate(row.hidden, tokens.size)
     chosen, _ = choose(key, tokens, segments, max_documents, selection, hidden)
-    return features | {"targets_stand_ins": stand_ins(chosen, mask)}
+    return {"targets_stand_ins": stand_ins(chosen, mask)}
 
 
 @checked

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..constraints import Count, OpenShare, checked
 from .arithmetic import kernel, randint
 from .contract import Objective
-from .language_modeling import causal_lm
+from .language_modeling import causal_lm, with_columns
 from .layouts import positions
 from .splicing import by_document, document_bits, document_ranges
 from .tidar import LossOfMasks
@@ -52,18 +52,13 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
     >>> mutor(ids).lengths(512)
     {'targets': 512, 'masks': 512}
     """
-    plain = causal_lm(ids)
-    return plain._replace(
-        lengths=lambda n: {"targets": n, "masks": n},
-        corrupt=kernel(
-            _with_registers, plain.corrupt, max_offset=max_offset, register=ids.special("mask")
-        ),
-        loss=LossOfMasks("registers", 1 - scale, scale),
-    ).with_facts(token_weights=False)
+    registers = kernel(_registers, max_offset=max_offset, register=ids.special("mask"))
+    objective = with_columns(causal_lm(ids), registers, "masks")
+    loss = LossOfMasks("registers", 1 - scale, scale)
+    return objective._replace(loss=loss).with_facts(token_weights=False)
 
 
-def _with_registers(corrupt, key, row, partner, lengths, max_documents, *, max_offset, register):
-    features = corrupt(key, row, partner, lengths, max_documents)
+def _registers(key, row, features, max_documents, *, max_offset, register):
     segments = features["targets_segments"]
     document = document_ranges(segments, max_documents)
     position = positions(segments, document)
@@ -77,4 +72,4 @@ def _with_registers(corrupt, key, row, partner, lengths, max_documents, *, max_o
         "masks_ends": position + 1,
         "masks_visible": visible,
     }
-    return features | {name: jnp.where(has_register, x, 0) for name, x in columns.items()}
+    return {name: jnp.where(has_register, x, 0) for name, x in columns.items()}

@@ -16,7 +16,7 @@ from ..constraints import Count, Positive, checked
 from .arithmetic import kernel
 from .block_diffusion import no_tokens_ahead
 from .contract import BatchLoss, Objective
-from .language_modeling import causal_lm
+from .language_modeling import causal_lm, with_columns
 from .layouts import key_intervals, reads_positions
 from .losses import at_slots, predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
@@ -68,31 +68,25 @@ def tidar(
     >>> tidar(ids).lengths(512)
     {'targets': 512, 'masks': 512}
     """
-    plain = causal_lm(ids)
     blocks = MaskedBlocks(block_size, bidirectional, shifted)
     total = 1 + causal_scale
-    return plain._replace(
-        lengths=lambda n: {"targets": n, "masks": n},
-        corrupt=kernel(
-            _with_masks,
-            plain.corrupt,
-            size=block_size,
-            bidirectional=bidirectional,
-            shift=int(shifted),
-            mask=ids.special("mask"),
-        ),
-        loss=LossOfMasks("masked_blocks", causal_scale / total, 1 / total),
-    ).with_facts(
+    masks = kernel(
+        _masks,
+        size=block_size,
+        bidirectional=bidirectional,
+        shift=int(shifted),
+        mask=ids.special("mask"),
+    )
+    objective = with_columns(causal_lm(ids), masks, "masks")
+    loss = LossOfMasks("masked_blocks", causal_scale / total, 1 / total)
+    return objective._replace(loss=loss).with_facts(
         prompt_forms=(PromptForm("continue", causal=True, masked_blocks=blocks),),
         token_weights=False,
         requires=() if shifted else (position_after_the_row,),
     )
 
 
-def _with_masks(
-    corrupt, key, row, partner, lengths, max_documents, *, size, bidirectional, shift, mask
-):
-    features = corrupt(key, row, partner, lengths, max_documents)
+def _masks(key, row, features, max_documents, *, size, bidirectional, shift, mask):
     segments = features["targets_segments"]
     document = document_ranges(segments, max_documents)
     position = jnp.arange(segments.size, dtype=jnp.int32) - by_document(document.start, segments)
@@ -105,7 +99,7 @@ def _with_masks(
         "masks_ends": jnp.where(bidirectional, block_end, position + 1),
         "masks_visible": begin + 1 - shift,
     }
-    return features | {name: jnp.where(segments > 0, x, 0) for name, x in columns.items()}
+    return {name: jnp.where(segments > 0, x, 0) for name, x in columns.items()}
 
 
 class LossOfMasks(NamedTuple):
