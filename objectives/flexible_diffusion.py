@@ -15,7 +15,7 @@ from .arithmetic import fixed24, is_text, kernel, product24, ratio24, running_su
 from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import input_sequence, pad_or_truncate
 from .losses import predicting_stack
-from .masked_diffusion import LowestRate, loss_by_rates
+from .masked_diffusion import LowestRate, loss_by_rates, rates_of_slots
 from .prompt_forms import PromptForm
 from .splicing import compacted, document_ranges, framed
 from .streams import StackRow, Stream, register_stream
@@ -122,14 +122,10 @@ class _FlexibleLoss:
     mask: int
 
     def __call__(self, batch) -> BatchLoss:
-        stack = predicting_stack(batch)
-        segments = batch[f"{stack}_segment_ids"]
-        input_tokens = batch[f"{stack}_input_tokens"]
-        gaps = batch[f"{stack}_gaps"].astype(jnp.float32)
-        rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
-        live = (segments > 0) & (rates > 0)
-        stands_for_text = is_text(input_tokens, self.text) | (input_tokens == self.mask)
-        counts = jnp.sum(jnp.where(live, stands_for_text + gaps, 0.0), axis=-1)
+        gaps = batch[f"{predicting_stack(batch)}_gaps"].astype(jnp.float32)
+        rates, is_noisable = rates_of_slots(batch, self.text, self.mask)
+        live = rates > 0
+        counts = jnp.sum(jnp.where(live, is_noisable + gaps, 0.0), axis=-1)
         tokens = loss_by_rates(batch, rates, live).with_term("tokens", weights=counts)
         weights = jnp.where(live, 2.0**24 / jnp.maximum(rates, 1), 0.0)
 

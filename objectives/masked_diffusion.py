@@ -191,18 +191,26 @@ class _DiffusionLoss:
     weighted: bool = True
 
     def __call__(self, batch) -> BatchLoss:
-        stack = predicting_stack(batch)
-        segments = batch[f"{stack}_segment_ids"]
-        input_tokens = batch[f"{stack}_input_tokens"]
-        rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
-        # A mask replaces text; other special tokens are never noised.
-        stands_for_text = is_text(input_tokens, self.text) | (input_tokens == self.mask)
-        bound = loss_by_rates(batch, rates, stands_for_text & (segments > 0) & (rates > 0))
+        rates, is_noisable = rates_of_slots(batch, self.text, self.mask)
+        bound = loss_by_rates(batch, rates, is_noisable & (rates > 0))
         if self.weighted:
             return bound
         tokens = bound.terms["tokens"].weights
         masked = token_loss(batch).with_term("masked", weights=tokens)
         return masked | bound.with_term("bound", scale=None, labels=None)
+
+
+def rates_of_slots(batch: dict[str, Array], text: tuple[int, int], mask: int):
+    """Returns the rate of each slot's document i32[B, T], and whether the slot has text or a mask.
+
+    A mask replaces text; other special tokens are never noised. Padding has a rate of 0.
+    """
+    stack = predicting_stack(batch)
+    segments = batch[f"{stack}_segment_ids"]
+    input_tokens = batch[f"{stack}_input_tokens"]
+    rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
+    is_noisable = is_text(input_tokens, text) | (input_tokens == mask)
+    return jnp.where(segments > 0, rates, 0), is_noisable
 
 
 def loss_by_rates(
