@@ -11,7 +11,6 @@ for the heads on an encoder; Ouyang et al. 2022 (InstructGPT) for a loss on answ
 """
 
 import functools
-from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +23,6 @@ from .contract import (
     BatchLoss,
     Facts,
     Labels,
-    Lengths,
     Loss,
     ModelOutputs,
     Objective,
@@ -34,7 +32,7 @@ from .contract import (
 from .features import input_sequence, labels_in_place, pool_columns, target_sequence
 from .language_modeling import divided
 from .losses import at_slots, class_loss, pool_class_loss, predictions, token_loss
-from .prompt_forms import Pooling, PromptForm
+from .prompt_forms import PromptForm
 from .splicing import alternated, compacted, document_ranges, framed, part_of
 from .token_ids import TokenIds
 
@@ -155,14 +153,7 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
     {'inputs': 128, 'pools': 1}
     """
     classes = CORPUS_CLASSES if num_classes is None else int(num_classes)
-    return _labeled(
-        ids,
-        "classes",
-        _frame,
-        _framed_lengths,
-        _class_loss,
-        classes,
-    )
+    return _labeled(ids, "classes", _class_loss, classes)
 
 
 # All objectives share this function, since evaluation compiles one program for equal losses.
@@ -180,7 +171,7 @@ def sequence_regression(ids: TokenIds) -> Objective:
     >>> sequence_regression(ids).lengths(126)
     {'inputs': 128, 'pools': 1}
     """
-    return _labeled(ids, "classes", _frame, _framed_lengths, _squared_error, None)
+    return _labeled(ids, "classes", _squared_error, None)
 
 
 def _squared_error(batch) -> BatchLoss:
@@ -214,16 +205,7 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
     {'inputs': 128, 'labels': 126}
     """
     classes = CORPUS_CLASSES if num_classes is None else int(num_classes)
-    return _labeled(
-        ids,
-        "token_classes",
-        _frame_tokens,
-        lambda n: {"inputs": n + 2, "labels": n},
-        _token_class_loss,
-        classes,
-        mode="tag",
-        pooling=None,
-    )
+    return _labeled(ids, "token_classes", _token_class_loss, classes, of_tokens=True)
 
 
 def _token_class_loss(batch) -> BatchLoss:
@@ -234,32 +216,29 @@ def _token_class_loss(batch) -> BatchLoss:
 
 
 def _labeled(
-    ids: TokenIds,
-    head: str,
-    corrupt: Callable,
-    lengths: Lengths,
-    loss: Loss,
-    num_classes: int | None,
-    mode: str = "classify",
-    pooling: Pooling | None = "first",
+    ids: TokenIds, head: str, loss: Loss, num_classes: int | None, of_tokens: bool = False
 ) -> Objective:
-    """Returns the objective that predicts labels of framed text: classes, or numbers for None."""
-    before = (ids.special("cls"),)
-    after = (ids.special("sep"),)
+    """Returns the objective that predicts a label of each framed text, or of each of its tokens.
+
+    Labels are classes, or numbers if `num_classes` is None.
+    """
+    form = PromptForm(
+        "tag" if of_tokens else "classify",
+        before=(ids.special("cls"),),
+        after=(ids.special("sep"),),
+        head=head,
+        pooling=None if of_tokens else "first",
+    )
     return Objective(
-        lengths=lengths,
-        corrupt=kernel(corrupt, (before, after)),
+        lengths=lambda n: {"inputs": n + 2} | ({"labels": n} if of_tokens else {"pools": 1}),
+        corrupt=kernel(_frame_tokens if of_tokens else _frame, (form.before, form.after)),
         loss=loss,
         facts=Facts(
             heads={head: 1 if num_classes is None else num_classes},
-            prompt_forms=(PromptForm(mode, before, after, head=head, pooling=pooling),),
+            prompt_forms=(form,),
             rows=Rows("labels", appends_eos=True, num_classes=num_classes),
         ),
     )
-
-
-def _framed_lengths(n: int) -> dict[str, int]:
-    return {"inputs": n + 2, "pools": 1}
 
 
 def _frame(frame, key, row, partner, lengths, max_documents):
