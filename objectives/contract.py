@@ -11,7 +11,6 @@ This package names array axes with these letters:
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -491,30 +490,6 @@ class Objective(NamedTuple):
     def with_facts(self, **facts: Any) -> "Objective":
         """Returns the objective with these facts replaced."""
         return self._replace(facts=self.facts._replace(**facts))
-
-    def _repr_html_(self) -> str:
-        """Returns a table of the objective's facts, which notebooks display."""
-        facts = self.facts
-        bounds = ("sentinels", "both")  # not streams
-        slots = {name: n for name, n in self.lengths(512).items() if name not in bounds}
-        lines = [
-            ("slots for 512 tokens", _listed(slots)),
-            ("heads", _listed(facts.heads)),
-            ("rows", facts.rows.kind),
-        ]
-        lines += [
-            (f"member {m.name}", f"rate {m.rate:g}" if isinstance(m.rate, float) else "rate varies")
-            for m in facts.members
-        ]
-        cells = "".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in lines
-        )
-        return f"<table>{cells}</table>"
-
-
-def _listed(counts: Mapping[str, int | None]) -> str:
-    """Returns names with their counts, such as "classes: 3, vocabulary"."""
-    return ", ".join(name if n is None else f"{name}: {n:,}" for name, n in counts.items())
 
 
 Builder = Callable[[TokenIds], Objective]

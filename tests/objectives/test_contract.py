@@ -8,9 +8,6 @@ import pytest
 
 from pretrax import objectives
 from pretrax.objectives import TokenIds, check_token_ids
-from pretrax.objectives.catalog import CATALOG
-from pretrax.objectives.token_ids import specimen_ids
-from pretrax.tasks.showing import choice_of
 from tests.refusals import refuses
 
 ROOT = pathlib.Path(objectives.__path__[0]).parent
@@ -65,19 +62,3 @@ def test_importing_objectives_loads_no_data_or_config_library():
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert run.stdout.strip() == "[]", run.stdout + run.stderr
-
-
-def test_repr_html_shows_facts_of_objective():
-    ids = specimen_ids(1000)
-    table = objectives.masked_lm(ids)._repr_html_()
-    assert "<td>vocabulary</td>" in table and "labels: 77" in table
-    table = objectives.ul2(ids, rates=[1, 2, 3, 4, 5, 6, 7])._repr_html_()
-    assert table.count("<th>member ") == 7 and "<td>rate 7</td>" in table
-    assert "sentinels" not in table
-    named = objectives.mixture(ids, {"<b>": (objectives.causal_lm, lambda step: 1.0)})
-    assert "member &lt;b&gt;" in named._repr_html_() and "rate varies" in named._repr_html_()
-
-
-@pytest.mark.parametrize("name", CATALOG)
-def test_repr_html_works_for_every_objective(name):
-    assert "slots for 512 tokens" in choice_of(name).build(specimen_ids(1000))._repr_html_()
