@@ -212,21 +212,15 @@ class Config:
         """The names of the predictions that have a separate vocabulary projection."""
         return self.ahead_names if self.ahead == "projections" else ()
 
-    @property
-    def depth_names(self) -> tuple[str, ...]:
-        """The names of the hidden states of lower layers: "depth_20", …"""
-        return tuple(f"depth_{percent}" for percent in numbered(self.heads, "depth"))
-
     def depths(self, num_layers: int) -> dict[str, int]:
         """Returns {name: number of layers, at least one} of the hidden states of lower layers.
 
         Layers whose shapes repeat in a period are counted in whole periods.
         """
         period = self.repeated_layers
-        shares = {f"depth_{percent}": percent / 100 for percent in numbered(self.heads, "depth")}
         return {
-            name: period * max(1, round(share * num_layers / period))
-            for name, share in shares.items()
+            f"depth_{percent}": period * max(1, round(percent / 100 * num_layers / period))
+            for percent in numbered(self.heads, "depth")
         }
 
     @property

@@ -269,8 +269,7 @@ class RestoringDecoder(nn.Module):
             source_BxNxE = Norm(c, name="source_norm")(source_BxNxE)
         layer = RestoringLayer(c, cross=True, bidirectional=True, name="layer")
         pattern = LayerPattern(batch["decoder_key_intervals"], rotation)
-        encoded = Encoded(source_BxNxE, pattern.intervals)
-        context = LayerContext(pattern, None, None, None, encoded=encoded)
+        context = LayerContext(pattern, encoded=Encoded(source_BxNxE, pattern.intervals))
         x_BxNxE, _ = layer(dropout(self, query_BxNxE), context)
         if c.norm_place != "after":
             x_BxNxE = inner_dropout(self, Norm(c, name="final_norm")(x_BxNxE))
@@ -282,14 +281,10 @@ class RestoringLayer(Block):
 
     @nn.compact
     def __call__(self, x_BxTxE, context, is_local=None):
-        encoded = context.encoded
-        rotation = context.pattern.rotation
         c = self.config
         attend = Attention(c, name="attention")
         x_BxTxE = self._residual(
-            "attention_norm",
-            x_BxTxE,
-            lambda y: attend(y, encoded.states, encoded.intervals, rotation=rotation),
+            "attention_norm", x_BxTxE, lambda y: attend(y, context.encoded.states, context.pattern)
         )
         x_BxTxE = self._residual("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
         return x_BxTxE, None  # a pair, as in `Block`

@@ -122,7 +122,7 @@ class Transformer(nn.Module):
         # The stack has created the parameters of the heads that are hidden states.
         states = {head.name for head in registered(self.config.heads) if head.build_state}
         for name in (*self.config.heads, *self.config.ahead_projections):
-            if name not in states and name not in self.config.depth_names:
+            if name not in states and name not in self.config.depths(1):
                 self.head(name, top[:, 0])
 
     def head(self, name, hidden):
@@ -378,7 +378,7 @@ class LayerPattern(NamedTuple):
     """The attention pattern of a layer: the keys of each query, and the rotary angles."""
 
     intervals: jax.Array  # key intervals i32[B, 2, T]
-    rotation: tuple | None  # cosines and sines of the rotary angles, f32[B, T, 1, d/2]
+    rotation: tuple | None = None  # cosines and sines of the rotary angles, f32[B, T, 1, d/2]
     noised: tuple | None = None  # key intervals of noised copies, see `attention.attend_noised`
 
 
@@ -394,10 +394,10 @@ class LayerContext(NamedTuple):
     """The inputs of every layer of a stack, in addition to the residual stream."""
 
     pattern: LayerPattern  # pattern of the global layers, or of all layers
-    local: LayerPattern | None  # pattern of the local layers; None if all layers have `pattern`
-    cache_slots: jax.Array | None  # i32[B, T], the slot of each token in the KV cache
+    local: LayerPattern | None = None  # of the local layers; None if all layers have `pattern`
+    cache_slots: jax.Array | None = None  # i32[B, T], the slot of each token in the KV cache
     # i32[B, T]; 0 is padding, which no expert processes. The ids of copies follow the others.
-    segment_ids: jax.Array | None
+    segment_ids: jax.Array | None = None
     bias: jax.Array | None = None  # f32[H, T, T], or a bias by distance: see `_bias_length`
     encoded: Encoded | None = None
 
@@ -676,22 +676,17 @@ class Block(nn.Module):
             "self_attention_norm" if has_norm else None,
             x_BxTxE,
             lambda y: attend(
-                y,
-                y,
-                pattern.intervals,
-                bias,
-                pattern.rotation,
-                context.cache_slots,
-                pattern.noised,
-                context.encoded if merged else None,
+                y, y, pattern, bias, context.cache_slots, context.encoded if merged else None
             ),
         )
         if self.cross and not merged:
             attend_encoder = Attention(c, c.init_matching, name="cross_attention")
+            encoded = context.encoded
+            cross_pattern = LayerPattern(encoded.intervals)
             x_BxTxE = self._residual(
                 "cross_attention_norm",
                 x_BxTxE,
-                lambda y: attend_encoder(y, context.encoded.states, context.encoded.intervals),
+                lambda y: attend_encoder(y, encoded.states, cross_pattern),
             )
         if self.sparse:
             experts = Experts(c, name="experts")
@@ -741,17 +736,16 @@ class Attention(nn.Module):
         self,
         x_BxTxE,
         source_BxSxE,
-        intervals,
+        pattern: LayerPattern,
         bias=None,
-        rotation=None,
         cache_slots_BxT=None,
-        noised=None,
-        encoded=None,
+        encoded: Encoded | None = None,
     ):
         # If the kernels take arrays with slots as the last axis, other operations on queries and
         # keys use that layout too.
         has_slots_last = self.config.mechanism.slots_last(x_BxTxE.shape[1])
         rotate = positions.rotate_slots_last if has_slots_last else positions.rotate
+        intervals, rotation, noised = pattern
         q = self._queries(x_BxTxE, rotate, rotation)
         k = v = encoded_k = encoded_v = None
         if source_BxSxE is not None:
