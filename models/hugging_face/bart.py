@@ -11,6 +11,7 @@ from .family import (
     Family,
     classes_of,
     config_of,
+    field_names,
     register_families,
     require,
     settings_of,
@@ -31,13 +32,11 @@ NAMES = {  # field of config.json -> our setting
     "dropout": "dropout_rate",
 }
 # The fields from classif_dropout on are in the first BARTs. `transformers` no longer reads them.
-HARMLESS = frozenset(
-    """
+HARMLESS = field_names("""
     dropout activation_dropout encoder_layerdrop decoder_layerdrop num_hidden_layers
     classif_dropout normalize_before normalize_embedding add_final_layer_norm add_bias_logits
     static_position_embeddings extra_pos_embeddings
-    """.split()
-)
+""")
 
 
 def settings(hf: dict, has) -> dict:

@@ -15,6 +15,7 @@ from .family import (
     Family,
     classes_of,
     config_of,
+    field_names,
     register_families,
     require,
     settings_of,
@@ -22,12 +23,10 @@ from .family import (
 )
 from .links import VECTOR, Link, attention, dense, linear, norm, table
 
-HARMLESS = frozenset(
-    """
+HARMLESS = field_names("""
     hidden_dropout_prob attention_probs_dropout_prob directionality pooler_fc_size
     pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
-    """.split()
-)
+""")
 NAMES = {  # field of config.json -> our setting
     "num_hidden_layers": "num_layers",
     "hidden_size": "emb_dim",
@@ -183,7 +182,7 @@ def copies(names: Names, c: Config) -> dict[str, str]:
 def with_positions_from_pad(
     config: Config, params: Mapping[str, Any], pad: int
 ) -> tuple[Config, dict[str, Any]]:
-    """Returns the same RoBERTa with position 0 at row pad + 1, where `transformers` looks it up.
+    """Returns the same model with position 0 at row pad + 1, where `transformers` looks it up.
 
     `transformers` counts the ids other than the padding id as positions, so config.json must have
     the padding id of the run's vocabulary. The pad + 1 rows before position 0 are unused and zero.
@@ -193,7 +192,7 @@ def with_positions_from_pad(
       params: parameters by path. The position embedding is [max_positions + position_offset, E].
       pad: the padding id.
     """
-    if pad + 1 == config.position_offset:
+    if config.positions != "learned" or pad + 1 == config.position_offset:
         return config, dict(params)
     path = "encoder/position_embedding"
     used_PxE = np.asarray(params[path])[config.position_offset :]

@@ -2,11 +2,11 @@
 
 from ..config import Config
 from . import bert
-from .family import config_of, register_families, require, settings_of, with_heads
+from .family import config_of, field_names, register_families, require, settings_of, with_heads
 from .links import Link, attention, linear, norm, table
 
 # `sinusoidal_pos_embds` affects only how the position embedding was initialized.
-HARMLESS = frozenset("sinusoidal_pos_embds qa_dropout seq_classif_dropout tie_weights_".split())
+HARMLESS = field_names("sinusoidal_pos_embds qa_dropout seq_classif_dropout tie_weights_")
 EPSILON = 1e-12  # epsilon of all norms; config.json does not set it
 NAMES = {  # field of config.json -> our setting
     "n_layers": "num_layers",

@@ -2,11 +2,11 @@
 
 from ..config import Config
 from . import bert
-from .family import register_families
+from .family import field_names, register_families
 from .links import Link, dense, linear
 
-HARMLESS = bert.HARMLESS | frozenset(
-    "summary_type summary_use_proj summary_activation summary_last_dropout generator_size".split()
+HARMLESS = bert.HARMLESS | field_names(
+    "summary_type summary_use_proj summary_activation summary_last_dropout generator_size"
 )
 REPLACED = "discriminator_predictions.dense"
 

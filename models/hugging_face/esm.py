@@ -12,16 +12,22 @@ import numpy as np
 from ..config import Config
 from ..positions import rotary_frequencies
 from . import bert
-from .family import config_of, known, register_families, require, settings_of, with_heads
+from .family import (
+    config_of,
+    field_names,
+    known,
+    register_families,
+    require,
+    settings_of,
+    with_heads,
+)
 from .links import Link, attention, linear, norm, table
 
 # ESM has a single activation and ignores `hidden_act`. The sizes of positions are read only for the
 # positions that have them.
-HARMLESS = frozenset(
-    """
+HARMLESS = field_names("""
     attention_probs_dropout_prob hidden_act max_position_embeddings rope_theta vocab_list
-    """.split()
-)
+""")
 NAMES = {  # field of config.json -> our setting
     "num_hidden_layers": "num_layers",
     "hidden_size": "emb_dim",
@@ -153,15 +159,6 @@ def untrained(c: Config) -> Mapping[str, np.ndarray]:
     return tensors
 
 
-def with_positions_from_pad(
-    config: Config, params: Mapping[str, Any], pad: int
-) -> tuple[Config, dict[str, Any]]:
-    """Returns the same model, whose learned positions start after this padding id."""
-    if config.positions == "learned":
-        return bert.with_positions_from_pad(config, params, pad)
-    return config, dict(params)
-
-
 register_families(
     bert.family(
         "esm",
@@ -172,7 +169,6 @@ register_families(
         links=links,
         tensor_settings=tensor_settings,
         untrained=untrained,
-        with_pad=with_positions_from_pad,
         harmless=HARMLESS,
         presets=("esm2_*",),
         # Published models with rotary positions have position embeddings, which nothing reads.

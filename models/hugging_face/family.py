@@ -25,10 +25,15 @@ ACTIVATIONS = {
 }
 THEIR_ACTIVATIONS = {"gelu_exact": "gelu", "gelu": "gelu_new", "silu": "silu", "relu": "relu"}
 
+
+def field_names(words: str) -> frozenset[str]:
+    """Returns the names of fields in a text, which are separated by spaces."""
+    return frozenset(words.split())
+
+
 # Fields of any config.json that do not change hidden states or logits. They are metadata of
 # transformers, special ids, names of classes, and settings of training, the loss or `generate`.
-HARMLESS = frozenset(
-    """
+HARMLESS = field_names("""
     _name_or_path architectures model_type transformers_version torch_dtype dtype tokenizer_class
     return_dict output_hidden_states output_attentions output_past use_cache torchscript
     chunk_size_feed_forward gradient_checkpointing use_bfloat16 xla_device
@@ -42,8 +47,7 @@ HARMLESS = frozenset(
     encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
     return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens
     begin_suppress_tokens force_bos_token_to_be_generated
-    """.split()
-)
+""")
 
 
 class Fields(dict):

@@ -5,6 +5,7 @@ from .family import (
     Family,
     classes_of,
     config_of,
+    field_names,
     register_families,
     require,
     settings_of,
@@ -12,12 +13,10 @@ from .family import (
 )
 from .links import IN_OUT, VECTOR, Link, dense, linear, norm, table
 
-HARMLESS = frozenset(
-    """
+HARMLESS = field_names("""
     resid_pdrop embd_pdrop attn_pdrop reorder_and_upcast_attn n_ctx summary_type summary_use_proj
     summary_activation summary_proj_to_labels summary_first_dropout
-    """.split()
-)
+""")
 NAMES = {  # field of config.json -> our setting
     "n_layer": "num_layers",
     "n_embd": "emb_dim",

@@ -19,6 +19,7 @@ from .family import (
     check_kinds,
     classes_of,
     config_of,
+    field_names,
     layer_kinds,
     layer_types,
     local_layers,
@@ -35,11 +36,9 @@ from .family import (
 )
 from .links import Link, attention, dense, linear, norm, table
 
-HARMLESS = frozenset(
-    """
+HARMLESS = field_names("""
     max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window
-    """.split()
-)
+""")
 NAMES = {  # field of config.json -> our setting
     "num_hidden_layers": "num_layers",
     "hidden_size": "emb_dim",

@@ -11,6 +11,7 @@ from .family import (
     check_kinds,
     classes_of,
     config_of,
+    field_names,
     known,
     layer_types,
     local_layers,
@@ -25,13 +26,11 @@ from .family import (
 from .links import VECTOR, Link, attention, dense, linear, norm, table
 from .sentences import POOLINGS
 
-HARMLESS = frozenset(
-    """
+HARMLESS = field_names("""
     max_position_embeddings initializer_cutoff_factor embedding_dropout layer_norm_eps
     deterministic_flash_attn sparse_prediction sparse_pred_ignore_index reference_compile
     repad_logits_with_grad classifier_pooling position_embedding_type causal_mask is_causal
-    """.split()
-)
+""")
 NAMES = {  # field of config.json -> our setting
     "num_hidden_layers": "num_layers",
     "hidden_size": "emb_dim",

@@ -6,16 +6,22 @@ An expert processes at most `expert_capacity` tokens of a text and drops later o
 
 from ..config import Config
 from . import t5
-from .family import ACTIVATIONS, Family, known, register_families, require, their_activation
+from .family import (
+    ACTIVATIONS,
+    Family,
+    field_names,
+    known,
+    register_families,
+    require,
+    their_activation,
+)
 from .links import Link, linear, table
 
-HARMLESS = frozenset(
-    """
+HARMLESS = field_names("""
     initializer_factor router_ignore_padding_tokens router_jitter_noise
     router_z_loss_coef router_aux_loss_coef add_router_probs output_router_logits is_gated_act
     encoder_sparse_step decoder_sparse_step num_selected_experts feed_forward_proj n_positions
-    """.split()
-)
+""")
 CAPACITY = 2**20  # exported capacity of a model without one; more tokens than any text has
 STACKS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
 
