@@ -4,6 +4,8 @@ The positions of PEGASUS are sinusoids, and its checkpoints may lack them. They 
 position embedding here, which training changes.
 """
 
+import functools
+
 import numpy as np
 
 from ..config import Config
@@ -41,20 +43,10 @@ HARMLESS = field_names("""
 
 def settings(hf: dict, has) -> dict:
     require(hf, scale_embedding=False)
-    fixed = dict(norm_place="after", embedding_norm=True, position_offset=OFFSET)
-    return _settings(hf, has) | fixed
+    return pre_norm_settings(hf, has) | {"norm_place": "after"}
 
 
-def mbart_settings(hf: dict, has) -> dict:
-    fixed = dict(norm_place="before", embedding_norm=True, position_offset=OFFSET)
-    return _settings(hf, has) | fixed | {"scale_embedding": bool(hf.get("scale_embedding"))}
-
-
-def pegasus_settings(hf: dict, has) -> dict:
-    return mbart_settings(hf, has) | dict(embedding_norm=False, position_offset=0)
-
-
-def _settings(hf: dict, has) -> dict:
+def pre_norm_settings(hf: dict, has, embedding_norm=True, position_offset=OFFSET) -> dict:
     require(hf, tie_word_embeddings=True)
     for name in ("ffn_dim", "attention_heads"):
         if hf[f"decoder_{name}"] != hf[f"encoder_{name}"]:
@@ -63,10 +55,14 @@ def _settings(hf: dict, has) -> dict:
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, ["classes" if classifies else "vocabulary"]),
         norm="layer",
+        norm_place="before",
         norm_epsilon=1e-5,
+        embedding_norm=embedding_norm,
         biases=True,
         positions="learned",
+        position_offset=position_offset,
         attention_scale=None,
+        scale_embedding=bool(hf.get("scale_embedding")),
         logits_via_embedding=True,
         vocabulary_bias=has("final_logits_bias"),
         dropout_shared=False,
@@ -151,7 +147,7 @@ BART = Family(
 MBART = BART._replace(
     model_type="mbart",
     architecture="MBartForConditionalGeneration",
-    settings=mbart_settings,
+    settings=pre_norm_settings,
     presets=("mbart_*",),
     by_heads=classes_of("MBart", "classes"),
     shown_mode=None,  # most of these models are published for translation
@@ -160,7 +156,7 @@ MBART = BART._replace(
 PEGASUS = MBART._replace(
     model_type="pegasus",
     architecture="PegasusForConditionalGeneration",
-    settings=pegasus_settings,
+    settings=functools.partial(pre_norm_settings, embedding_norm=False, position_offset=0),
     presets=("pegasus_*",),
     implied=sinusoids,
     by_heads=(),

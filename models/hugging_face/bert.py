@@ -53,7 +53,7 @@ POST_NORM = dict(
 
 
 class Names(NamedTuple):
-    """The names of a BERT's modules outside its layers, and the properties of its network."""
+    """The names of a BERT's modules, and the properties of its network."""
 
     base: str  # prefix of all names except the names of heads
     # The masked language modeling head.
@@ -69,6 +69,14 @@ class Names(NamedTuple):
     pools: bool = False  # whether it has a pooler, which the heads "pair" and "embedding" use
     vocabulary_activation: str | None = None  # activation before the logits; None: the MLP's
     begins_after_pad: bool = False  # whether positions count from the padding id + 1
+    # The embeddings and the layers.
+    embedding_norm: str = "embeddings.LayerNorm"
+    layers: str = "encoder.layer"
+    attention: tuple[str, ...] = ("self.query", "self.key", "self.value", "output.dense")
+    attention_norm: str = "attention.output.LayerNorm"
+    mlp: tuple[str, str] = ("intermediate.dense", "output.dense")
+    mlp_norm: str = "output.LayerNorm"
+    final_norm: str = ""  # of a pre-norm network
 
 
 BERT = Names(
@@ -135,19 +143,24 @@ def config(names: Names, c: Config) -> dict:
 
 def links(names: Names, c: Config) -> list[Link]:
     embeddings = f"{names.base}.embeddings"
-    layer = f"{names.base}.encoder.layer.{{i}}"
+    layer = f"{names.base}.{names.layers}.{{i}}"
     path = "encoder/layers/{i}"
-    projections = ("self.query", "self.key", "self.value", "output.dense")
-    return [
-        table("token_embedding", f"{embeddings}.word_embeddings"),
-        table("encoder/position_embedding", f"{embeddings}.position_embeddings"),
-        table("encoder/type_embedding", f"{embeddings}.token_type_embeddings"),
-        *norm("encoder/embedding_norm", f"{embeddings}.LayerNorm", c.biases),
-        *attention(f"{path}/self_attention", f"{layer}.attention", projections, c.biases),
-        *norm(f"{path}/self_attention_norm", f"{layer}.attention.output.LayerNorm", c.biases),
-        *linear(f"{path}/mlp/wi_0", f"{layer}.intermediate.dense", c.biases),
-        *linear(f"{path}/mlp/wo", f"{layer}.output.dense", c.biases),
-        *norm(f"{path}/mlp_norm", f"{layer}.output.LayerNorm", c.biases),
+    inner, outer = names.mlp
+    result = [table("token_embedding", f"{embeddings}.word_embeddings")]
+    if c.positions == "learned":
+        result += [table("encoder/position_embedding", f"{embeddings}.position_embeddings")]
+    if c.num_types:
+        result += [table("encoder/type_embedding", f"{embeddings}.token_type_embeddings")]
+    if c.embedding_norm:
+        result += norm("encoder/embedding_norm", f"{names.base}.{names.embedding_norm}", c.biases)
+    if c.norm_place == "before":
+        result += norm("encoder/final_norm", f"{names.base}.{names.final_norm}", c.biases)
+    return result + [
+        *attention(f"{path}/self_attention", f"{layer}.attention", names.attention, c.biases),
+        *norm(f"{path}/self_attention_norm", f"{layer}.{names.attention_norm}", c.biases),
+        *linear(f"{path}/mlp/wi_0", f"{layer}.{inner}", c.biases),
+        *linear(f"{path}/mlp/wo", f"{layer}.{outer}", c.biases),
+        *norm(f"{path}/mlp_norm", f"{layer}.{names.mlp_norm}", c.biases),
         *head_links(names, c),
     ]
 

@@ -3,7 +3,6 @@
 from ..config import Config
 from . import bert
 from .family import config_of, field_names, register_families, require, settings_of, with_heads
-from .links import Link, attention, linear, norm, table
 
 # `sinusoidal_pos_embds` affects only how the position embedding was initialized.
 HARMLESS = field_names("sinusoidal_pos_embds qa_dropout seq_classif_dropout tie_weights_")
@@ -28,6 +27,11 @@ DISTILBERT = bert.Names(
     bias="vocab_projector.bias",
     pooler="pre_classifier",
     classifier="classifier",
+    layers="transformer.layer",
+    attention=("q_lin", "k_lin", "v_lin", "out_lin"),
+    attention_norm="sa_layer_norm",
+    mlp=("ffn.lin1", "ffn.lin2"),
+    mlp_norm="output_layer_norm",
 )
 
 
@@ -46,24 +50,6 @@ def config(c: Config) -> dict:
     return config_of(c, NAMES) | {"tie_word_embeddings": True}
 
 
-def links(c: Config) -> list[Link]:
-    embeddings = "distilbert.embeddings"
-    layer = "distilbert.transformer.layer.{i}"
-    path = "encoder/layers/{i}"
-    names = ("q_lin", "k_lin", "v_lin", "out_lin")
-    return [
-        table("token_embedding", f"{embeddings}.word_embeddings"),
-        table("encoder/position_embedding", f"{embeddings}.position_embeddings"),
-        *norm("encoder/embedding_norm", f"{embeddings}.LayerNorm", c.biases),
-        *attention(f"{path}/self_attention", f"{layer}.attention", names, c.biases),
-        *norm(f"{path}/self_attention_norm", f"{layer}.sa_layer_norm", c.biases),
-        *linear(f"{path}/mlp/wi_0", f"{layer}.ffn.lin1", c.biases),
-        *linear(f"{path}/mlp/wo", f"{layer}.ffn.lin2", c.biases),
-        *norm(f"{path}/mlp_norm", f"{layer}.output_layer_norm", c.biases),
-        *bert.head_links(DISTILBERT, c),
-    ]
-
-
 register_families(
     bert.family(
         "distilbert",
@@ -71,7 +57,6 @@ register_families(
         DISTILBERT,
         settings=settings,
         config=config,
-        links=links,
         harmless=HARMLESS,
         ignored=(),
     )

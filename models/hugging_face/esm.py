@@ -21,7 +21,6 @@ from .family import (
     settings_of,
     with_heads,
 )
-from .links import Link, attention, linear, norm, table
 
 # ESM has a single activation and ignores `hidden_act`. The sizes of positions are read only for the
 # positions that have them.
@@ -62,6 +61,10 @@ ESM = bert.Names(
     bias="lm_head.bias",
     pools=True,
     begins_after_pad=True,
+    embedding_norm="embeddings.layer_norm",
+    attention_norm="attention.LayerNorm",
+    mlp_norm="LayerNorm",
+    final_norm="encoder.emb_layer_norm_after",
 )
 
 
@@ -126,27 +129,6 @@ def config(c: Config) -> dict:
     return result
 
 
-def links(c: Config) -> list[Link]:
-    layer = "esm.encoder.layer.{i}"
-    path = "encoder/layers/{i}"
-    projections = ("self.query", "self.key", "self.value", "output.dense")
-    result = [
-        table("token_embedding", "esm.embeddings.word_embeddings"),
-        *norm(f"{path}/self_attention_norm", f"{layer}.attention.LayerNorm", c.biases),
-        *attention(f"{path}/self_attention", f"{layer}.attention", projections, c.biases),
-        *norm(f"{path}/mlp_norm", f"{layer}.LayerNorm", c.biases),
-        *linear(f"{path}/mlp/wi_0", f"{layer}.intermediate.dense", c.biases),
-        *linear(f"{path}/mlp/wo", f"{layer}.output.dense", c.biases),
-        *norm("encoder/final_norm", "esm.encoder.emb_layer_norm_after", c.biases),
-        *bert.head_links(ESM, c),
-    ]
-    if c.embedding_norm:
-        result += norm("encoder/embedding_norm", "esm.embeddings.layer_norm", c.biases)
-    if c.positions == "learned":
-        result += [table("encoder/position_embedding", "esm.embeddings.position_embeddings")]
-    return result
-
-
 def untrained(c: Config) -> Mapping[str, np.ndarray]:
     """Returns the head for contacts, which our models lack, and the rotary frequencies."""
     tensors = {
@@ -166,7 +148,6 @@ register_families(
         ESM,
         settings=settings,
         config=config,
-        links=links,
         tensor_settings=tensor_settings,
         untrained=untrained,
         harmless=HARMLESS,
