@@ -7,6 +7,7 @@ its published code, for the loss without weights; Wu et al. 2025, "Fast-dLLM v2"
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated, NamedTuple
 
 import jax
@@ -64,9 +65,7 @@ def masked_diffusion(
     >>> masked_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
-    form = PromptForm("unmask")
-    bound = "tokens" if weighted else "bound"
-    return _at_drawn_rates(ids, lowest_rate, form, bound, weighted)
+    return _diffusion(ids, lowest_rate, PromptForm("unmask"), weighted)
 
 
 @checked
@@ -101,8 +100,12 @@ def complementary_diffusion(
     {'inputs': 1024, 'labels': 512, 'rates': 2, 'pools': 2}
     """
     form = PromptForm("unmask")
-    bound = "tokens" if weighted else "bound"
-    return _at_drawn_rates(ids, lowest_rate, form, bound, weighted, complementary=True)
+    lowest = fixed24(lowest_rate)
+    noise = _noise(ids, form, lowest, 2**24 - lowest)
+    return _diffusion(ids, lowest_rate, form, weighted)._replace(
+        lengths=lambda n: {"inputs": 2 * n, "labels": n, "rates": 2, "pools": 2},
+        corrupt=kernel(_mask_twice, noise, mask=ids.special("mask")),
+    )
 
 
 @checked
@@ -138,40 +141,44 @@ def shifted_diffusion(
     {'inputs': 513, 'labels': 512, 'rates': 1}
     """
     form = PromptForm("unmask", before=(ids.bos,), shift=-1)
-    return _at_drawn_rates(ids, lowest_rate, form, "tokens", ahead_share=ahead_share)
+    return _diffusion(ids, lowest_rate, form, ahead_share=ahead_share)
 
 
-def _at_drawn_rates(
+def _diffusion(
     ids: TokenIds,
     lowest_rate: float,
     form: PromptForm,
-    bound: str,
     weighted: bool = True,
     ahead_share: float = 1.0,
-    complementary: bool = False,
 ) -> Objective:
+    """Returns the diffusion that reads each document once, between the special ids of the form."""
     mask = ids.special("mask")
-    lowest = fixed24(lowest_rate)
-    highest = 2**24 - lowest if complementary else 2**24
 
     def lengths(n: int) -> dict[str, int]:  # any token may be masked
         slots = len(form.before) + n
         orders = {"orders": slots} if ahead_share < 1 else {}
         return {"inputs": slots, "labels": n, "rates": 1} | orders
 
-    def lengths_of_both(n: int) -> dict[str, int]:
-        return {"inputs": 2 * n, "labels": n, "rates": 2, "pools": 2}
-
-    noised = kernel(_noised, rates=(lowest, highest), text=ids.text, frame=(form.before, ()))
-    columns = {"mask": mask, "shift": form.shift}
-    once = kernel(_mask_once, noised, ahead=fixed24(ahead_share), **columns)
-    twice = kernel(_mask_twice, noised, **columns)
     return Objective(
-        lengths=lengths_of_both if complementary else lengths,
-        corrupt=twice if complementary else once,
+        lengths=lengths,
+        corrupt=kernel(
+            _mask_once,
+            _noise(ids, form, fixed24(lowest_rate), 2**24),
+            mask=mask,
+            shift=form.shift,
+            ahead=fixed24(ahead_share),
+        ),
         loss=_DiffusionLoss(ids.text, mask, weighted),
-        facts=Facts(prompt_forms=(form,), bound=bound_from(lowest_rate, bound), token_weights=True),
+        facts=Facts(
+            prompt_forms=(form,),
+            bound=bound_from(lowest_rate, "tokens" if weighted else "bound"),
+            token_weights=True,
+        ),
     )
+
+
+def _noise(ids: TokenIds, form: PromptForm, lowest: int, highest: int) -> Callable:
+    return kernel(_noised, rates=(lowest, highest), text=ids.text, frame=(form.before, ()))
 
 
 def bound_from(lowest_rate: float, term: str) -> str | None:
@@ -273,10 +280,10 @@ def _mask_once(
     return _masked_features(text, mask, shift, lengths) | orders
 
 
-def _mask_twice(noised, key, row, partner, lengths, max_documents, *, mask, shift, power=None):
+def _mask_twice(noised, key, row, partner, lengths, max_documents, *, mask, power=None):
     text = noised(key, row, lengths["inputs"], max_documents, power)
     doubled = _with_complements(text, lengths["inputs"])
-    return _masked_features(doubled, mask, shift, lengths) | no_pools(lengths["pools"])
+    return _masked_features(doubled, mask, 0, lengths) | no_pools(lengths["pools"])
 
 
 def _with_complements(text: _Noised, size: int) -> _Noised:
