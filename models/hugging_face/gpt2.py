@@ -1,5 +1,7 @@
 """GPT-2 (model_type "gpt2")."""
 
+import functools
+
 from ..config import Config
 from .family import (
     Family,
@@ -57,6 +59,7 @@ def links(c: Config) -> list[Link]:
     tensor_name = "transformer.h.{i}"
     attention = f"{path}/self_attention"
     mlp = f"{path}/mlp"
+    conv1d = functools.partial(linear, form=IN_OUT)
     joined = tuple(f"{attention}/{name}" for name in ("query", "key", "value"))
     result = [
         table("token_embedding", "transformer.wte"),
@@ -64,10 +67,10 @@ def links(c: Config) -> list[Link]:
         *norm(f"{path}/self_attention_norm", f"{tensor_name}.ln_1", c.biases),
         Link(joined, f"{tensor_name}.attn.c_attn.weight", IN_OUT),
         Link(tuple(f"{name}_bias" for name in joined), f"{tensor_name}.attn.c_attn.bias", VECTOR),
-        *_conv1d(f"{attention}/out", f"{tensor_name}.attn.c_proj", inputs=2),
+        *conv1d(f"{attention}/out", f"{tensor_name}.attn.c_proj", c.biases, inputs=2),
         *norm(f"{path}/mlp_norm", f"{tensor_name}.ln_2", c.biases),
-        *_conv1d(f"{mlp}/wi_0", f"{tensor_name}.mlp.c_fc"),
-        *_conv1d(f"{mlp}/wo", f"{tensor_name}.mlp.c_proj"),
+        *conv1d(f"{mlp}/wi_0", f"{tensor_name}.mlp.c_fc", c.biases),
+        *conv1d(f"{mlp}/wo", f"{tensor_name}.mlp.c_proj", c.biases),
         *norm("decoder/final_norm", "transformer.ln_f", c.biases),
     ]
     if "classes" in c.heads:
@@ -75,13 +78,6 @@ def links(c: Config) -> list[Link]:
     elif "token_classes" in c.heads:
         result += dense("projections_token_classes/classifier", "classifier")
     return result
-
-
-def _conv1d(path: str, tensor_name: str, inputs: int = 1) -> list[Link]:
-    return [
-        Link(path, f"{tensor_name}.weight", IN_OUT, inputs),
-        Link(f"{path}_bias", f"{tensor_name}.bias", VECTOR),
-    ]
 
 
 register_families(

@@ -44,9 +44,11 @@ class Link(NamedTuple):
         return (self.path,) if isinstance(self.path, str) else self.path
 
 
-def linear(path: str, tensor_name: str, biases: bool, inputs: int = 1) -> list[Link]:
+def linear(
+    path: str, tensor_name: str, biases: bool, inputs: int = 1, form: str = OUT_IN
+) -> list[Link]:
     """Returns the links of a torch.nn.Linear: its weight, and its bias if `biases`."""
-    links = [Link(path, f"{tensor_name}.weight", OUT_IN, inputs)]
+    links = [Link(path, f"{tensor_name}.weight", form, inputs)]
     return links + ([Link(f"{path}_bias", f"{tensor_name}.bias", VECTOR)] if biases else [])
 
 
