@@ -340,12 +340,10 @@ def _texts_of_rows(
     """Returns features in which text k of document d is segment 1 + k + d * (number of texts).
 
     Args:
-      source: tokens of the texts, then [CLS].
-      cls_at: index of [CLS] in the source.
+      source: tokens of the texts, and [CLS] at the index `cls_at`.
       body: pieces of each text.
       opened: bool[D] for each text: whether it exists and begins with [CLS].
       counts_D: whether each document counts.
-      lengths: slots of each stream.
     """
     texts = len(body)
     framed_texts = [

@@ -62,7 +62,7 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
     form = PromptForm("denoise", noise=UniformNoise(lowest_rate, ids.text))
-    return _stationary(form, ids.text, lowest_rate, random_share=1.0, masks=None)
+    return _stationary(ids, form, lowest_rate, random_share=1.0)
 
 
 @checked
@@ -102,34 +102,21 @@ def mixed_diffusion(
     >>> mixed_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
-    mask = ids.special("mask")
-    form = PromptForm("unmask", noise=MixedNoise(lowest_rate, random_share, mask, ids.text))
-    masks = (mask, fixed24(1 - random_share))
-    return _stationary(form, ids.text, lowest_rate, random_share, masks)
+    noise = MixedNoise(lowest_rate, random_share, ids.special("mask"), ids.text)
+    return _stationary(ids, PromptForm("unmask", noise=noise), lowest_rate, random_share)
 
 
 def _stationary(
-    form: PromptForm,
-    text: tuple[int, int],
-    lowest_rate: float,
-    random_share: float,
-    masks: tuple[int, int] | None,
+    ids: TokenIds, form: PromptForm, lowest_rate: float, random_share: float
 ) -> Objective:
-    """Returns the objective of a noise with the same share of random tokens at all times.
-
-    Args:
-      form: the prompt form.
-      text: [first, last): the text ids.
-      lowest_rate: lowest time.
-      random_share: share of noised tokens that are random text.
-      masks: the mask and its share as a 24-bit integer, or None without masks.
-    """
+    """Returns the objective of a noise with the same share of random tokens at all times."""
+    masks = None if random_share == 1 else (ids.special("mask"), fixed24(1 - random_share))
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
         corrupt=kernel(
-            _replace, lowest=fixed24(lowest_rate), text=text, frame=((), ()), masks=masks
+            _replace, lowest=fixed24(lowest_rate), text=ids.text, frame=((), ()), masks=masks
         ),
-        loss=functools.partial(_stationary_loss, text, lowest_rate, random_share),
+        loss=functools.partial(_stationary_loss, ids.text, lowest_rate, random_share),
         facts=Facts(prompt_forms=(form,), bound=bound_from(lowest_rate, "tokens")),
     )
 

@@ -80,12 +80,8 @@ def _with_head(
 ) -> Objective:
     """Returns `causal_lm` with a head that predicts the tokens `first` … `last - 1` after the next.
 
-    Args:
-      head: name of the head and of its term.
-      first, last: range of the tokens to predict.
-      slot_losses: (logits f32[B, K, V], tokens i32[B, K, N], new bool[B, K, N]) -> f32[B, K].
-      labels_of: (tokens, new) -> the term's labels.
-      scale: factor of the mean of the term.
+    `slot_losses` maps logits f32[B, K, V], tokens i32[B, K, N] and new bool[B, K, N] to f32[B, K].
+    `labels_of` maps tokens and new to the term's labels.
     """
 
     def loss(batch) -> BatchLoss:
