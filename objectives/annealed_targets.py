@@ -11,14 +11,14 @@ Sources: the speed records of modded-nanogpt (https://github.com/KellerJordan/mo
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import MinLen
 
 from ..constraints import Positive, PositiveShare, checked
-from .contract import Array, BatchLoss, Objective, ProgressSchedule
+from .contract import Array, BatchLoss, Objective, ProgressSchedule, comparable
 from .language_modeling import causal_lm
 from .losses import label_loss, predictions
 from .multi_token_prediction import ahead_tokens
@@ -111,9 +111,7 @@ def prefix_token_prediction(
             "prefix_token_prediction needs tokens that begin with other tokens, but no token of "
             f"this vocabulary of {ids.size} ids does: use a vocabulary of subwords, or causal_lm."
         )
-    prefix = _Target(
-        functools.partial(_prefixes, prefixes_V), ProgressSchedule(_Line(scale, until / 2, until))
-    )
+    prefix = functools.partial(_prefixes, prefixes_V), _fade(scale, until / 2, until)
     return _with_targets(ids, {"prefix": prefix} | _later_tokens(until, ahead_scales))
 
 
@@ -136,32 +134,17 @@ def prefix_tokens(ids: TokenIds) -> np.ndarray:
     return np.array([prefix_of(piece) for piece in pieces], np.int32)
 
 
-class _Target(NamedTuple):
-    """A target in addition to the next token.
-
-    Attributes:
-      find: batch -> (labels i32[B, K], weights f32[B, K]).
-      scale: its weight during training.
-    """
-
-    find: Callable[[Mapping[str, Array]], tuple]
-    scale: ProgressSchedule
+# A target in addition to the next token: batch -> (labels i32[B, K], weights [B, K]); its scale.
+_Target = tuple[Callable[[Mapping[str, Array]], tuple], ProgressSchedule]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Line:
-    """A line from `scale` at `first` to 0 at `last`, constant before and after.
+def _fade(scale: float, first: float, last: float) -> ProgressSchedule:
+    """Returns a line from `scale` at `first` to 0 at `last`, constant before and after."""
+    return ProgressSchedule(comparable(_line, scale, first, last))
 
-    It is comparable, so that equal terms of a mixture's members can be added.
-    """
 
-    scale: float
-    first: float
-    last: float
-
-    def __call__(self, share):
-        remaining = (self.last - share) / (self.last - self.first)
-        return self.scale * jnp.clip(remaining, 0.0, 1.0)
+def _line(scale: float, first: float, last: float, share):
+    return scale * jnp.clip((last - share) / (last - first), 0.0, 1.0)
 
 
 def _later_tokens(until: float, scales: Sequence[float]) -> dict[str, _Target]:
@@ -170,8 +153,8 @@ def _later_tokens(until: float, scales: Sequence[float]) -> dict[str, _Target]:
     targets = {}
     for k, scale in enumerate(scales, 1):
         first = part * (len(scales) - k)
-        fade = ProgressSchedule(_Line(scale, first, first + part))
-        targets[f"ahead_{k + 1}"] = _Target(functools.partial(ahead_tokens, k=k), fade)
+        fade = _fade(scale, first, first + part)
+        targets[f"ahead_{k + 1}"] = functools.partial(ahead_tokens, k=k), fade
     return targets
 
 
@@ -191,11 +174,11 @@ def _with_targets(ids: TokenIds, targets: Mapping[str, _Target]) -> Objective:
 def _loss(targets: Mapping[str, _Target], batch) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
     pairs = {"tokens": (tokens, weights)}
-    pairs |= {name: target.find(batch) for name, target in targets.items()}
+    pairs |= {name: find(batch) for name, (find, _) in targets.items()}
     loss = label_loss(slots, {name: [pair] for name, pair in pairs.items()})
     total_B = loss.terms["tokens"].weights
     scaled = {
-        name: dataclasses.replace(loss.terms[name], weights=total_B, scale=target.scale)
-        for name, target in targets.items()
+        name: dataclasses.replace(loss.terms[name], weights=total_B, scale=scale)
+        for name, (_, scale) in targets.items()
     }
     return loss._replace(terms=loss.terms | scaled)

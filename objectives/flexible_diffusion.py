@@ -4,15 +4,13 @@ Source: Kim et al. 2025, "Any-Order Flexible Length Masked Diffusion" (FlexMDM, 
 with linear schedules, and the authors' published code.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import xlogy
 
 from ..constraints import checked
 from .arithmetic import fixed24, is_text, kernel, product24, ratio24, running_sum, uniform24
-from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
+from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term, comparable
 from .features import input_sequence, pad_or_truncate
 from .losses import predicting_stack
 from .masked_diffusion import LowestRate, loss_by_rates, rates_of_slots
@@ -71,7 +69,7 @@ def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = _LOWEST_R
             text=ids.text,
             frame=((ids.bos,), ()),
         ),
-        loss=_FlexibleLoss(ids.text, mask),
+        loss=comparable(_loss, ids.text, mask),
         facts=Facts(
             heads={**VOCABULARY, "gaps": 1},
             prompt_forms=(PromptForm("unmask", before=(ids.bos,)),),
@@ -116,31 +114,26 @@ def _mask_and_drop(key, row, partner, lengths, max_documents, *, lowest, mask, t
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _FlexibleLoss:
-    text: tuple[int, int]
-    mask: int
+def _loss(text: tuple[int, int], mask: int, batch) -> BatchLoss:
+    gaps = batch[f"{predicting_stack(batch)}_gaps"].astype(jnp.float32)
+    rates, is_noisable = rates_of_slots(batch, text, mask)
+    live = rates > 0
+    counts = jnp.sum(jnp.where(live, is_noisable + gaps, 0.0), axis=-1)
+    tokens = loss_by_rates(batch, rates, live).with_term("tokens", weights=counts)
+    weights = jnp.where(live, 2.0**24 / jnp.maximum(rates, 1), 0.0)
 
-    def __call__(self, batch) -> BatchLoss:
-        gaps = batch[f"{predicting_stack(batch)}_gaps"].astype(jnp.float32)
-        rates, is_noisable = rates_of_slots(batch, self.text, self.mask)
-        live = rates > 0
-        counts = jnp.sum(jnp.where(live, is_noisable + gaps, 0.0), axis=-1)
-        tokens = loss_by_rates(batch, rates, live).with_term("tokens", weights=counts)
-        weights = jnp.where(live, 2.0**24 / jnp.maximum(rates, 1), 0.0)
+    def sums(outputs: ModelOutputs):
+        token_sums = tokens.sums(outputs)["tokens"]
+        log_expected = outputs.head("gaps", outputs.hidden["top"])[..., 0]
+        gap_sums = jnp.sum(gap_losses(gaps, log_expected) * weights, axis=-1)
+        return {
+            "tokens": token_sums,
+            "gaps": gap_sums,
+            "bound": token_sums.losses + gap_sums,
+        }
 
-        def sums(outputs: ModelOutputs):
-            token_sums = tokens.sums(outputs)["tokens"]
-            log_expected = outputs.head("gaps", outputs.hidden["top"])[..., 0]
-            gap_sums = jnp.sum(gap_losses(gaps, log_expected) * weights, axis=-1)
-            return {
-                "tokens": token_sums,
-                "gaps": gap_sums,
-                "bound": token_sums.losses + gap_sums,
-            }
-
-        others = {"gaps": Term(counts), "bound": Term(counts, scale=None)}
-        return BatchLoss({**tokens.terms, **others}, sums)
+    others = {"gaps": Term(counts), "bound": Term(counts, scale=None)}
+    return BatchLoss({**tokens.terms, **others}, sums)
 
 
 def gap_losses(gaps, log_expected):

@@ -6,7 +6,6 @@ its published code, for the loss without weights; Wu et al. 2025, "Fast-dLLM v2"
 (arXiv:2509.26328), for complementary masks.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Annotated, NamedTuple
 
@@ -16,7 +15,7 @@ from annotated_types import Interval
 
 from ..constraints import checked
 from .arithmetic import bernoulli, fixed24, is_text, kernel, product24, ratio24, uniform24
-from .contract import Array, BatchLoss, Facts, Objective, Row
+from .contract import Array, BatchLoss, Facts, Objective, Row, comparable
 from .features import input_sequence, labels_in_place, no_pools, orders_in_line, pad_or_truncate
 from .losses import predicting_stack, predictions, token_loss
 from .prompt_forms import PromptForm
@@ -168,7 +167,7 @@ def _diffusion(
             shift=form.shift,
             ahead=fixed24(ahead_share),
         ),
-        loss=_DiffusionLoss(ids.text, mask, weighted),
+        loss=comparable(_loss, ids.text, mask, weighted),
         facts=Facts(
             prompt_forms=(form,),
             bound=bound_from(lowest_rate, "tokens" if weighted else "bound"),
@@ -186,25 +185,18 @@ def bound_from(lowest_rate: float, term: str) -> str | None:
     return term if lowest_rate <= LOWEST_RATE else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _DiffusionLoss:
-    """`token_loss` with labels weighted by 1 / rate of their document, over all text tokens.
+def _loss(text: tuple[int, int], mask: int, weighted: bool, batch) -> BatchLoss:
+    """Returns `token_loss` with labels weighted by 1 / rate of their document, over all text.
 
     If `weighted` is False, each label has a weight of 1, and the weighted loss is a metric.
     """
-
-    text: tuple[int, int]
-    mask: int
-    weighted: bool = True
-
-    def __call__(self, batch) -> BatchLoss:
-        rates, is_noisable = rates_of_slots(batch, self.text, self.mask)
-        bound = loss_by_rates(batch, rates, is_noisable & (rates > 0))
-        if self.weighted:
-            return bound
-        tokens = bound.terms["tokens"].weights
-        masked = token_loss(batch).with_term("masked", weights=tokens)
-        return masked | bound.with_term("bound", scale=None, labels=None)
+    rates, is_noisable = rates_of_slots(batch, text, mask)
+    bound = loss_by_rates(batch, rates, is_noisable & (rates > 0))
+    if weighted:
+        return bound
+    tokens = bound.terms["tokens"].weights
+    masked = token_loss(batch).with_term("masked", weights=tokens)
+    return masked | bound.with_term("bound", scale=None, labels=None)
 
 
 def rates_of_slots(batch: dict[str, Array], text: tuple[int, int], mask: int):

@@ -32,6 +32,7 @@ from .contract import (
     Sums,
     Term,
     build,
+    comparable,
     is_scheduled,
     joint_facts,
     value_at,
@@ -232,7 +233,7 @@ def phases(
     starts = [-math.inf, *ends[:-1]]
     rated: dict[str, tuple[Builder, ProgressSchedule]] = {}
     for (name, (builder, _)), start, end in zip(members.items(), starts, ends):
-        rated[name] = builder, ProgressSchedule(_Window(start, end))
+        rated[name] = builder, ProgressSchedule(comparable(_window, start, end))
     joint = mixture(ids, rated)
     if len(joint.facts.members) != len(members):
         raise ValueError(
@@ -243,16 +244,10 @@ def phases(
     return joint.with_facts(separate_steps=True, prompt_forms=last.facts.prompt_forms)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Window:
-    """A rate of 1 from one progress of training up to another, and of 0 outside."""
-
-    start: float
-    end: float
-
-    def __call__(self, share: float) -> float:
-        # The margin keeps rounding errors of a share such as 0.3 from moving the border by a step.
-        return float(self.start <= share + 1e-9 < self.end)
+def _window(start: float, end: float, share: float) -> float:
+    """Returns a rate of 1 from one progress of training up to another, and of 0 outside."""
+    # The margin keeps rounding errors of a share such as 0.3 from moving the border by a step.
+    return float(start <= share + 1e-9 < end)
 
 
 def largest(lengths: Iterable[Mapping[str, int]]) -> dict[str, int]:

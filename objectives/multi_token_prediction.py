@@ -6,14 +6,14 @@ heads of textbooks.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ..constraints import AtLeastTwo, Positive, checked
-from .contract import VOCABULARY, BatchLoss, Labels, Objective, Term
+from .contract import VOCABULARY, BatchLoss, Labels, Objective, Term, comparable
 from .language_modeling import causal_lm
 from .losses import (
     at_slots,
@@ -65,7 +65,7 @@ def multi_token_prediction(
     first: float = 1 / tokens if average else 1.0
     scale: Any = first  # scale of each term after the first
     if callable(ahead_scale):
-        scale = _Share(ahead_scale, tokens - 1)
+        scale = comparable(_divided, ahead_scale, tokens - 1)
     elif ahead_scale is not None:
         scale = ahead_scale / (tokens - 1)
 
@@ -105,14 +105,8 @@ def rows_longer_than_predictions(model, groups) -> str | None:
     )
 
 
-class _Share(NamedTuple):
-    """A schedule divided by a number; it is comparable, so that equal terms can be added."""
-
-    schedule: Callable
-    number: int
-
-    def __call__(self, step):
-        return self.schedule(step) / self.number
+def _divided(schedule: Callable, number: int, step):
+    return schedule(step) / number
 
 
 def ahead_tokens(batch, k):

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from ..constraints import Count, OpenShare, checked
 from .arithmetic import kernel, randint
-from .contract import Objective
+from .contract import Objective, comparable
 from .language_modeling import causal_lm, with_columns
 from .layouts import positions
 from .splicing import by_document, document_bits, document_ranges
-from .tidar import LossOfMasks
+from .tidar import loss_of_masks
 from .token_ids import TokenIds
 
 
@@ -54,7 +54,7 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
     """
     registers = kernel(_registers, max_offset=max_offset, register=ids.special("mask"))
     objective = with_columns(causal_lm(ids), registers, "masks")
-    loss = LossOfMasks("registers", 1 - scale, scale)
+    loss = comparable(loss_of_masks, "registers", 1 - scale, scale)
     return objective._replace(loss=loss).with_facts(token_weights=False)
 
 

@@ -8,14 +8,12 @@ Not implemented: sampling from a mean of both predictions of a token (TiDAR), an
 I-DLM's later stages, which is the ratio of the two losses of a batch.
 """
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 
 from ..constraints import Count, Positive, checked
 from .arithmetic import kernel
 from .block_diffusion import no_tokens_ahead
-from .contract import BatchLoss, Objective
+from .contract import BatchLoss, Objective, comparable
 from .language_modeling import causal_lm, with_columns
 from .layouts import key_intervals, reads_positions
 from .losses import at_slots, predictions, token_loss
@@ -78,7 +76,7 @@ def tidar(
         mask=ids.special("mask"),
     )
     objective = with_columns(causal_lm(ids), masks, "masks")
-    loss = LossOfMasks("masked_blocks", causal_scale / total, 1 / total)
+    loss = comparable(loss_of_masks, "masked_blocks", causal_scale / total, 1 / total)
     return objective._replace(loss=loss).with_facts(
         prompt_forms=(PromptForm("continue", causal=True, masked_blocks=blocks),),
         token_weights=False,
@@ -102,27 +100,20 @@ def _masks(key, row, features, max_documents, *, size, bidirectional, shift, mas
     return {name: jnp.where(segments > 0, x, 0) for name, x in columns.items()}
 
 
-class LossOfMasks(NamedTuple):
-    """The loss of the inputs, "tokens", and of the masks of the stream "masks".
+def loss_of_masks(term: str, causal_scale: float, mask_scale: float, batch) -> BatchLoss:
+    """Returns the loss of the inputs, "tokens", and of the masks of the stream "masks".
 
-    Attributes:
+    Args:
       term: name of the term of the masks, which counts the targets that have a mask.
       causal_scale: factor of the mean of the term "tokens".
       mask_scale: factor of the mean of the term of the masks.
     """
-
-    term: str
-    causal_scale: float
-    mask_scale: float
-
-    def __call__(self, batch) -> BatchLoss:
-        tokens, slots, weights = predictions(batch)
-        has_mask = batch["noised_segment_ids"][..., None] > 0
-        has_mask = at_slots(has_mask, slots)[:, : tokens.shape[1], 0]
-        masked = batch | {"decoder_loss_weights": jnp.where(has_mask, weights, 0)}
-        causal_loss = token_loss(batch).with_term("tokens", scale=self.causal_scale)
-        mask_loss = token_loss(masked, hidden="noised")
-        return causal_loss | mask_loss.with_term(self.term, scale=self.mask_scale)
+    tokens, slots, weights = predictions(batch)
+    has_mask = batch["noised_segment_ids"][..., None] > 0
+    has_mask = at_slots(has_mask, slots)[:, : tokens.shape[1], 0]
+    masked = batch | {"decoder_loss_weights": jnp.where(has_mask, weights, 0)}
+    causal_loss = token_loss(batch).with_term("tokens", scale=causal_scale)
+    return causal_loss | token_loss(masked, hidden="noised").with_term(term, scale=mask_scale)
 
 
 # --- arrangement of the masks ---------------------------------------------------------------------
