@@ -74,28 +74,6 @@ class Fields(dict):
         return super().get(name, default)
 
 
-class RenamedFields(Fields):
-    """A view of fields under the names of another family. It records what is read in the original.
-
-    >>> hf = Fields(n_embd=8)
-    >>> RenamedFields(hf, {"hidden_size": "n_embd"})["hidden_size"], sorted(hf.read)
-    (8, ['n_embd'])
-
-    Args:
-      fields: the fields of a config.json.
-      renamed: the name in the view -> the name in `fields`, for names that differ.
-    """
-
-    def __init__(self, fields: dict, renamed: Mapping[str, str]):
-        usual = {own: name for name, own in renamed.items()}
-        super().__init__({usual.get(name, name): value for name, value in fields.items()})
-        self._fields = fields
-        self._renamed = renamed
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self._fields.get(self._renamed.get(name, name), default)
-
-
 class Family(NamedTuple):
     """A family of models: a `model_type` of `config.json`."""
 

@@ -15,7 +15,6 @@ from .family import (
     GLOBAL,
     LOCAL,
     Family,
-    RenamedFields,
     check_kinds,
     classes_of,
     config_of,
@@ -67,7 +66,6 @@ def llama_like(
     *,
     fixed: Mapping[str, Any] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
-    renamed: Mapping[str, str] = MappingProxyType({}),
     settings: Callable[[dict], dict] = lambda hf: {},
     config: Callable[[Config], dict] = lambda c: {},
     activation: str = "hidden_act",
@@ -86,8 +84,6 @@ def llama_like(
       name: prefix of the names of the decoder's classes in `transformers`.
       fixed: settings that all models of the family have.
       names: further fields of config.json -> settings.
-      renamed: LLaMA's name of a field of config.json -> its name in this family. All other
-        arguments use LLaMA's names.
       settings: config.json -> settings that do not correspond to a single field.
       config: the inverse of `settings`.
       activation: field of config.json with the name of the activation.
@@ -114,8 +110,7 @@ def llama_like(
         of_global_layers = (newer.get(GLOBAL) or {}) | older
         return rotary_of_layers({**newer, GLOBAL: of_global_layers}, theta, local_theta)
 
-    def read(fields: dict, has) -> dict:
-        hf = RenamedFields(fields, renamed)
+    def read(hf: dict, has) -> dict:
         require(hf, attention_bias=False, mlp_bias=False, use_sliding_window=False)
         is_tied = hf.get("tie_word_embeddings", tied)
         require(hf, token_classification_bias=True)
@@ -148,8 +143,7 @@ def llama_like(
             tie_word_embeddings=c.logits_via_embedding,
         )
         counted = {num_experts: c.num_experts} if num_experts else {}
-        written = config_of(c, all_names) | common | counted | config(c)
-        return {renamed.get(key, key): value for key, value in written.items()}
+        return config_of(c, all_names) | common | counted | config(c)
 
     causal = (("vocabulary",), f"{name.removesuffix('Text')}ForCausalLM")
     classification_heads = classifiers() if classes is None else classes
