@@ -61,14 +61,14 @@ _gathered.defvjp(
 
 
 class ClassificationHead(nn.Module):
-    """Logits of the classes of a text or a pair, from one hidden state: float32 [..., classes].
+    """Logits of the classes of a text, a pair or a token, from its state: float32 [..., classes].
 
     The head is a layer, such as BERT's pooler, and a linear classifier (Devlin et al. 2019). With
     one class it is a regression.
     """
 
     classes: int
-    layer: str  # a value of `Config.classifier_layer`
+    layer: str | None  # a value of `Config.classifier_layer`; None for the classifier alone
     config: Config
 
     @nn.compact
@@ -77,11 +77,11 @@ class ClassificationHead(nn.Module):
         if self.layer == "none":
             return _classifier(self.classes, c.dtype, use_bias=False)(hidden)
         if self.layer == "normed":
-            pooled = _normed_layer(c, hidden)
-        else:
+            hidden = _normed_layer(c, hidden)
+        elif self.layer is not None:
             activation = {"tanh": jnp.tanh, **ACTIVATIONS}[self.layer]
-            pooled = activation(dense(c.emb_dim, c.dtype, name="pooler")(hidden))
-        return _classifier(self.classes, c.dtype)(pooled)
+            hidden = activation(dense(c.emb_dim, c.dtype, name="pooler")(hidden))
+        return _classifier(self.classes, c.dtype)(hidden)
 
 
 class EmbeddingHead(nn.Module):
@@ -127,19 +127,6 @@ class NumberHead(nn.Module):
         activation = ACTIVATIONS[self.config.mlp_activations[0]]
         layer = dense(c.emb_dim, c.dtype, name="layer")
         return _classifier(1, c.dtype)(activation(layer(hidden)))
-
-
-class TokenClassificationHead(nn.Module):
-    """Logits of the classes of each token: float32 [..., classes] (Devlin et al. 2019)."""
-
-    config: Config
-
-    @nn.compact
-    def __call__(self, hidden):
-        c = self.config
-        if c.classifier_layer == "normed":
-            hidden = _normed_layer(c, hidden)
-        return _classifier(c.num_classes, c.dtype)(hidden)
 
 
 class Unembedding(nn.Module):
@@ -354,7 +341,9 @@ _BUILT_IN = (
         name="token_classes",
         about="logits of the classes of each token; the objective sets their number",
         builders=("encoder", "decoder"),
-        build=TokenClassificationHead,
+        build=lambda c: ClassificationHead(
+            c.num_classes, "normed" if c.classifier_layer == "normed" else None, c
+        ),
         has_classes=True,
     ),
     Head(

@@ -537,18 +537,16 @@ def weights_reach_the_loss(case: LawExamples) -> None:
 
 def counts_are_sums(case: LawExamples) -> None:
     """An adaptation's counts are integers summed over rows, and its state keeps its structure."""
-    objective = case.objective
     adaptation = case.objective.adaptation
     if adaptation is None:
         return
     batch = _few_rows(case)
-    heads = dict(objective.facts.heads)
+    heads = dict(case.objective.facts.heads)
 
     @quick_jit
     def counts(states, batch):
-        return adaptation.measure(
-            _AnyOutputs(AnyStates(states, heads), heads, case.ids.size), batch
-        )
+        outputs = _AnyOutputs(AnyStates(states, heads), heads, case.ids.size)
+        return adaptation.measure(outputs, batch)
 
     states = _states(batch)
     whole = counts(states, batch)

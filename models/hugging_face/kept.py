@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ...settings.directories import own_file
-from .files import read_json
+from .files import CONFIG, read_json
 
-CONFIG = "config.json"
 WEIGHTS = (".safetensors", ".bin", ".index.json", ".msgpack", ".h5", ".onnx", ".pt", ".gguf")
 
 
