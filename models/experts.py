@@ -169,22 +169,18 @@ class _Tokens(NamedTuple):
         return _Tokens(x_RxE, weight_R, None if self.draw_n is None else self.draw_n[token_R])
 
 
-class _Order(NamedTuple):
-    """Assignments, sorted by expert."""
+def _in_order(expert_Kxn, N: int):
+    """Sorts assignments by their expert. Padding has expert N and comes last.
 
-    order_A: jax.Array  # i32: the assignment of each row
-    row_Kxn: jax.Array  # i32: the row of each assignment; -1 for padding
-    ends_N: jax.Array  # i32: the row after the last row of each expert
-
-
-def _in_order(expert_Kxn, N: int) -> _Order:
-    """Sorts assignments by their expert. Padding has expert N and comes last."""
+    Returns i32 arrays: the assignment of each row [A], the row of each assignment [K, n], which is
+    -1 for padding, and the row after the last row of each expert [N].
+    """
     expert_A = expert_Kxn.reshape(-1)
     order_A = checkpoint_name(jnp.argsort(expert_A), ORDER)
     row_A = checkpoint_name(jnp.argsort(order_A), ORDER)
     row_Kxn = jnp.where(expert_Kxn < N, row_A.reshape(expert_Kxn.shape), -1)
     ends_N = (expert_A[None] <= jnp.arange(N)[:, None]).sum(1, dtype=jnp.int32)
-    return _Order(order_A, row_Kxn, ends_N)
+    return order_A, row_Kxn, ends_N
 
 
 def _contributions(activations, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):

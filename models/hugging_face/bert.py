@@ -61,10 +61,9 @@ class Names(NamedTuple):
     norm: str
     projection: str  # its weight is the token embedding
     bias: str
-    # The classification heads.
+    # The classification heads. The classifier of tokens is always "classifier", without a layer.
     pooler: str = "classifier.dense"
     classifier: str = "classifier.out_proj"
-    token_classifier: str = "classifier"  # classifier of tokens, without a layer before it
     pair_classifier: str | None = None
     pools: bool = False  # whether it has a pooler, which the heads "pair" and "embedding" use
     vocabulary_activation: str | None = None  # activation before the logits; None: the MLP's
@@ -123,7 +122,7 @@ def heads_of(names: Names, has) -> list[str]:
         heads.append("pair")
     elif has(f"{names.pooler}.weight") and has(f"{names.classifier}.weight"):
         heads.append("classes")
-    elif has(f"{names.token_classifier}.weight"):
+    elif has("classifier.weight"):
         heads.append("token_classes")
     elif has(f"{names.base}.pooler.dense.weight"):
         heads.append("embedding")
@@ -179,7 +178,7 @@ def head_links(names: Names, c: Config) -> list[Link]:
         result += dense("projections_classes/pooler", names.pooler)
         result += dense("projections_classes/classifier", names.classifier)
     elif "token_classes" in c.heads:
-        result += dense("projections_token_classes/classifier", names.token_classifier)
+        result += dense("projections_token_classes/classifier", "classifier")
     elif "embedding" in c.heads and names.pools:
         result += dense("projections_embedding/layer", pooler)
     return result
