@@ -15,7 +15,7 @@ from .features import no_pools, pad_or_truncate, target_sequence
 from .language_modeling import causal_lm
 from .losses import at_slots, head_cross_entropy, predictions
 from .splicing import DocumentRanges, by_document, document_ranges, piece, splice
-from .streams import StackRow, Stream, append_row, register_stream
+from .streams import StackRow, Stream, append_row, register_target_stream
 from .token_ids import TokenIds
 
 
@@ -162,12 +162,6 @@ def _arrange(column: str, row: StackRow, batch: dict) -> dict:
 def _stream(k: int) -> Stream:
     """Returns the registered stream of the k-th suffix of each target, from 1."""
     column = f"targets_suffix_{k}"
-    return register_stream(
-        Stream(
-            name=f"suffix_{k}",
-            about=f"the slots from each target to its suffix number {k}",
-            columns=(column,),
-            in_use="targets_segments",
-            arranged={"decoder": functools.partial(_arrange, column)},
-        )
-    )
+    about = f"the slots from each target to its suffix number {k}"
+    arrange = functools.partial(_arrange, column)
+    return register_target_stream(f"suffix_{k}", about, (column,), arrange)

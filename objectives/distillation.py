@@ -17,7 +17,7 @@ from .features import pad_or_truncate
 from .language_modeling import causal_lm, with_columns
 from .losses import label_loss, predictions
 from .splicing import document_ranges, piece, splice
-from .streams import StackRow, Stream, append_row, register_stream
+from .streams import StackRow, Stream, append_row, register_target_stream
 from .token_ids import TokenIds
 
 UNIT = 2**24  # a probability of 1
@@ -108,13 +108,7 @@ def _arrange(columns: tuple[str, str], row: StackRow, batch: dict) -> dict:
 def _stream(k: int) -> Stream:
     """Returns the registered stream of the teacher's k-th token for each target, from 1."""
     columns = f"targets_teacher_{k}", f"targets_teacher_{k}_share"
-    return register_stream(
-        Stream(
-            name=f"teacher_{k}",
-            about=f"the teacher's token number {k} in place of each target, and its probability",
-            columns=columns,
-            in_use="targets_segments",
-            values={columns[0]: "id"},
-            arranged={"decoder": functools.partial(_arrange, columns)},
-        )
-    )
+    about = f"the teacher's token number {k} in place of each target, and its probability"
+    arrange = functools.partial(_arrange, columns)
+    values = {columns[0]: "id"}
+    return register_target_stream(f"teacher_{k}", about, columns, arrange, values=values)

@@ -41,7 +41,7 @@ from .splicing import (
     splice,
     with_specials,
 )
-from .streams import StackRow, Stream, register_stream
+from .streams import StackRow, register_target_stream
 from .token_ids import TokenIds
 from .token_weights import spliced_weights
 
@@ -315,13 +315,10 @@ def _read_stand_ins(row: StackRow, batch: dict) -> dict:
     return {f"{row.stack}_input_tokens": row.place(row.features["inputs"], row.shift_right(read))}
 
 
-register_stream(
-    Stream(
-        name="stand_ins",
-        about="1 + the token that later slots read in place of a target, or 0 for the target",
-        columns=("targets_stand_ins",),
-        in_use="targets_segments",
-        values={"targets_stand_ins": "id + 1"},
-        arranged={"decoder": _read_stand_ins},
-    )
+register_target_stream(
+    name="stand_ins",
+    about="1 + the token that later slots read in place of a target, or 0 for the target",
+    columns=("targets_stand_ins",),
+    arrange=_read_stand_ins,
+    values={"targets_stand_ins": "id + 1"},
 )

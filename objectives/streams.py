@@ -153,6 +153,20 @@ def register_stream(stream: Stream) -> Stream:
     return stream
 
 
+def register_target_stream(
+    name: str, about: str, columns: tuple[str, ...], arrange: Callable, **fields: Any
+) -> Stream:
+    """Registers a stream with a slot for each target, which only decoders read, and returns it.
+
+    Args:
+      arrange: the function of `Stream.arranged` for decoders.
+      fields: other fields of `Stream`.
+    """
+    arranged = {"decoder": arrange}
+    stream = Stream(name, about, columns, in_use="targets_segments", arranged=arranged, **fields)
+    return register_stream(stream)
+
+
 def stream_of_columns() -> dict[str, Stream]:
     """Returns the stream of each column, in the order of registration."""
     return {column: stream for stream in STREAMS.values() for column in stream.columns}

@@ -13,7 +13,7 @@ from .contract import BatchLoss, Facts, Objective
 from .features import pad_or_truncate, target_sequence
 from .losses import label_loss, predictions
 from .splicing import DocumentRanges, by_document, document_ranges, piece, splice
-from .streams import StackRow, Stream, append_row, register_stream
+from .streams import StackRow, Stream, append_row, register_target_stream
 from .token_ids import TokenIds
 
 
@@ -86,7 +86,7 @@ def _bags_of_row(bag_size: int, key, row, partner, lengths, max_documents):
         index = by_document(document.start, segments) + first + k
         return jnp.where(k < sizes, row.tokens[jnp.minimum(index, row.tokens.size - 1)], 0)
 
-    further = {_column(k): tokens_at(k - 1) for k in range(2, bag_size + 1)}
+    further = {f"targets_bag_{k}": tokens_at(k - 1) for k in range(2, bag_size + 1)}
     targets = target_sequence((tokens_at(0), segments))
     return targets | {"targets_bag_sizes": sizes} | further
 
@@ -138,31 +138,18 @@ def _arrange_tokens(column: str, row: StackRow, batch: dict) -> dict:
     )
 
 
-register_stream(
-    Stream(
-        name="bags",
-        about="the number of tokens in the bag of each target",
-        columns=("targets_bag_sizes",),
-        in_use="targets_segments",
-        arranged={"decoder": _arrange_sizes},
-        requires=(reads_bags,),
-    )
+register_target_stream(
+    name="bags",
+    about="the number of tokens in the bag of each target",
+    columns=("targets_bag_sizes",),
+    arrange=_arrange_sizes,
+    requires=(reads_bags,),
 )
-
-
-def _column(k: int) -> str:
-    return f"targets_bag_{k}"
 
 
 def _further_tokens(k: int) -> Stream:
     """Returns the registered stream of the k-th token of each bag, from 2."""
-    return register_stream(
-        Stream(
-            name=f"bag_{k}",
-            about=f"token {k} of the bag of each target, or 0 in a smaller bag",
-            columns=(_column(k),),
-            in_use="targets_segments",
-            values={_column(k): "id"},
-            arranged={"decoder": functools.partial(_arrange_tokens, _column(k))},
-        )
-    )
+    column = f"targets_bag_{k}"
+    about = f"token {k} of the bag of each target, or 0 in a smaller bag"
+    arrange = functools.partial(_arrange_tokens, column)
+    return register_target_stream(f"bag_{k}", about, (column,), arrange, values={column: "id"})

@@ -19,7 +19,7 @@ from .layouts import key_intervals, reads_positions
 from .losses import at_slots, predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
 from .splicing import by_document, document_ranges
-from .streams import StackRow, Stream, register_stream
+from .streams import StackRow, register_target_stream
 from .token_ids import TokenIds
 
 
@@ -152,17 +152,14 @@ def position_after_the_row(model, groups) -> str | None:
     )
 
 
-MASKS = register_stream(
-    Stream(
-        name="masks",
-        about="a mask for each target, its position, the targets [begin, end) whose masks it "
-        "attends to, and the number of inputs that it attends to",
-        columns=("masks", "masks_positions", "masks_begins", "masks_ends", "masks_visible"),
-        in_use="targets_segments",
-        values={"masks": "id"},
-        arranged={"decoder": _add_masks},
-        after=("noised",),  # slots without a mask keep their noised copy
-        more_slots=lambda slots: {"copies": slots, "predicted_copies": slots},
-        requires=(no_tokens_ahead, reads_positions),
-    )
+MASKS = register_target_stream(
+    name="masks",
+    about="a mask for each target, its position, the targets [begin, end) whose masks it "
+    "attends to, and the number of inputs that it attends to",
+    columns=("masks", "masks_positions", "masks_begins", "masks_ends", "masks_visible"),
+    arrange=_add_masks,
+    values={"masks": "id"},
+    after=("noised",),  # slots without a mask keep their noised copy
+    more_slots=lambda slots: {"copies": slots, "predicted_copies": slots},
+    requires=(no_tokens_ahead, reads_positions),
 )
