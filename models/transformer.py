@@ -394,7 +394,7 @@ class LayerContext(NamedTuple):
     """The inputs of every layer of a stack, in addition to the residual stream."""
 
     pattern: LayerPattern  # pattern of the global layers, or of all layers
-    local: LayerPattern | None = None  # of the local layers; None if all layers have `pattern`
+    local: LayerPattern | None = None  # pattern of the local layers; None if all have `pattern`
     cache_slots: jax.Array | None = None  # i32[B, T], the slot of each token in the KV cache
     # i32[B, T]; 0 is padding, which no expert processes. The ids of copies follow the others.
     segment_ids: jax.Array | None = None
