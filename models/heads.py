@@ -265,6 +265,12 @@ def unembeddings() -> tuple[str, ...]:
     return tuple(name for name, head in HEADS.items() if head.over_vocabulary)
 
 
+def _unembedding(name: str, use: str) -> Head:
+    """Returns the head that is a second vocabulary projection of a decoder's states."""
+    about = f"a second vocabulary projection, which {use}"
+    return Head(name, about, builders=("decoder",), build=Unembedding, over_vocabulary=True)
+
+
 _BUILT_IN = (
     Head(
         name="vocabulary",
@@ -284,20 +290,8 @@ _BUILT_IN = (
         build=lambda c: ClassificationHead(2, "tanh", c),
         projects_every_slot=True,  # `insertion_lm` compares slots by all their logits
     ),
-    Head(
-        name="order",
-        about="a second vocabulary projection, which ranks tokens by how soon they come",
-        builders=("decoder",),
-        build=Unembedding,
-        over_vocabulary=True,
-    ),
-    Head(
-        name="summary",
-        about="a second vocabulary projection, which predicts the tokens that come soon",
-        builders=("decoder",),
-        build=Unembedding,
-        over_vocabulary=True,
-    ),
+    _unembedding("order", "ranks tokens by how soon they come"),
+    _unembedding("summary", "predicts the tokens that come soon"),
     Head(
         name="next_latent",
         about="a prediction of the next slot's hidden state",
@@ -315,13 +309,7 @@ _BUILT_IN = (
         multiply_adds=lambda c: 2 * c.emb_dim**2,
         replaces_top=True,
     ),
-    Head(
-        name="previous",
-        about="a second vocabulary projection, which predicts the token before a suffix",
-        builders=("decoder",),
-        build=Unembedding,
-        over_vocabulary=True,
-    ),
+    _unembedding("previous", "predicts the token before a suffix"),
     Head(
         name="implicit_token",
         about="a prediction of the next token's hidden state in a shallow layer",
