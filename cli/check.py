@@ -32,7 +32,7 @@ from ..settings.command_line import offer_completions, parse_options
 from ..settings.partial import Partial, as_partial, parameters
 from ..settings.printable import PrintableConsole, print_note
 from ..settings.user_errors import report_user_errors
-from ..settings.user_modules import import_module
+from ..settings.user_modules import function_of, import_module
 from ..training.run_choices import part_named
 from ..training.run_configuration import read_fields
 from . import make_parser
@@ -108,10 +108,7 @@ def builder_named(name: str) -> Partial:
     """Returns the builder MODULE.BUILDER, or the builder of an objective's gin file."""
     module, _, builder = name.rpartition(".")
     if module:
-        build = getattr(import_module(module), builder, None)
-        if not callable(build):
-            raise ValueError(f"{module} has no function {builder!r}.")
-        return as_partial(build)
+        return as_partial(function_of(import_module(module), builder))
     part = part_named("objective", name)
     # The objective's file may set parameters that only the model of its small run has.
     run = [f"runs/{run_of(Path(file).stem)}.gin" for file in part.files]

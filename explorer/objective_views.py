@@ -14,7 +14,7 @@ from ..objectives import Objective, TokenIds
 from ..objectives.catalog import ARCHITECTURES, FAMILIES, find, run_of
 from ..settings.partial import Partial, as_partial
 from ..settings.printable import printable
-from ..settings.user_modules import import_current_module
+from ..settings.user_modules import function_of, import_current_module
 from ..tasks import sample_text, showing
 from ..tasks.sample_text import SampleText
 from ..tasks.showing import VOCABULARIES
@@ -193,10 +193,7 @@ class Objectives:
         module, _, builder = name.rpartition(".")
         with self._lock:
             imported = import_current_module(module, self._read)
-        build = getattr(imported, builder, None)
-        if not callable(build):
-            raise ValueError(f"{module} has no function {builder!r}.")
-        return as_partial(build)
+        return as_partial(function_of(imported, builder))
 
 
 def _values(view: View, known: Mapping[str, Control]) -> dict[str, Any]:

@@ -6,10 +6,12 @@ import importlib.util
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
+from ..constraints import near
 from .extras import missing_package_message
 
 
@@ -52,6 +54,18 @@ def import_current_module(name: str, times: dict[str, float]) -> ModuleType:
     finally:
         sys.dont_write_bytecode = writes_bytecode
         times.update((file, _changed(file)) for file in _files_in(folder).values())
+
+
+def function_of(module: ModuleType, name: str) -> Callable[..., Any]:
+    """Returns the function of a user's module, which may be a class or another callable.
+
+    Raises ValueError if the module has no such function.
+    """
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [each for each, value in vars(module).items() if callable(value)]
+        raise ValueError(f"{module.__name__} has no function {name!r}{near(name, known)}")
+    return function
 
 
 def _files_in(folder: str) -> dict[str, str]:

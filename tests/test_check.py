@@ -91,6 +91,7 @@ def test_broken_objective_fails_with_exit_status_1(module, capsys, settings, wor
         (["shifted"], ["'shifted'"]),
         ([], ["OBJECTIVE"]),
         (["{module}.none"], ["'none'"]),
+        (["{module}.shiftd"], ["'shiftd'", "'shifted'"]),
         (["no_such_module.mine"], ["'no_such_module'"]),
         (["broken_objectives.mine"], ["broken_objectives", "SyntaxError"]),
         (["{module}.shifted", "by"], ["NAME=VALUE"]),
