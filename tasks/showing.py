@@ -181,7 +181,15 @@ def encoded(
 
 
 def open_vocabulary(name: str, notice: Callable[[str], None] = print) -> Vocabulary:
-    """Returns the vocabulary of a name, a file or the directory of a run."""
+    """Returns the vocabulary of a name, a file or the directory of a run.
+
+    Raises FileNotFoundError or ValueError if there is no such vocabulary.
+    """
+    if name not in VOCABULARIES and not Path(name).exists():
+        raise FileNotFoundError(
+            f"There is no vocabulary {name!r}, expected {', '.join(map(repr, VOCABULARIES))}, "
+            "a SentencePiece '.model' file, a Hugging Face 'tokenizer.json' or a run's directory."
+        )
     if name not in VOCABULARIES and Path(name).is_dir():
         return sample_text.open_vocabulary(CACHE, run=name)
     return sample_text.open_vocabulary(CACHE, name=name, notice=notice)

@@ -10,6 +10,7 @@ import pytest
 import pretrax
 from pretrax import objectives
 from pretrax.cli import show
+from pretrax.tasks import showing
 from tests.refusals import refuses
 
 TEXT = "The quick brown fox jumps over the lazy dog"
@@ -70,3 +71,9 @@ def test_layout_vocabulary_and_texts_are_applied():
 def test_invalid_arguments_are_rejected(arguments, expected):
     with refuses(ValueError, expected):
         pretrax.show(*arguments[:2], hide=arguments[2:])
+
+
+@pytest.mark.parametrize("name", ["wrods", "none/tokenizer.json"])
+def test_error_of_unknown_vocabulary_lists_the_names(name):
+    with refuses(FileNotFoundError, name, *showing.VOCABULARIES):
+        pretrax.show("masked_lm", TEXT, vocabulary=name)
