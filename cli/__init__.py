@@ -29,7 +29,8 @@ SUBCOMMANDS = {
 def make_parser(subcommand: str, about: str | None, **settings: Any):
     """Returns an `argparse.ArgumentParser` with the option that all subcommands share.
 
-    An option with a single value is rejected if it is repeated with a different value.
+    An option with a single value is rejected if it is repeated with a different value. Options
+    cannot be abbreviated: --step of one subcommand would be --steps of another.
 
     Args:
       about: text of the help, printed without changes to its lines.
@@ -42,6 +43,7 @@ def make_parser(subcommand: str, about: str | None, **settings: Any):
         prog=f"pretrax {subcommand}",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
         **settings,
     )
     refuse_repeated_options(parser)

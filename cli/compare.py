@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]:
-    parser = make_parser("compare", __doc__, allow_abbrev=False)
+    parser = make_parser("compare", __doc__)
     names = (
         "a name in gin_configs/comparisons, or your own gin file; with --report, also a directory"
     )

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parser_of_plans() -> argparse.ArgumentParser:
-    parser = make_parser("plan", __doc__, allow_abbrev=False)
+    parser = make_parser("plan", __doc__)
     add = parser.add_argument_group("a budget").add_argument
     add("--flops", type=above_zero, metavar="N", help="FLOPs of the whole run, such as 1e21")
     add("--hours", type=above_zero, metavar="N", help="hours on all the chips")

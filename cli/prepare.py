@@ -36,7 +36,7 @@ LOCK = ".lock"  # locked by the process that prepares the text
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = make_parser("prepare", __doc__, allow_abbrev=False)
+    parser = make_parser("prepare", __doc__)
     workers = (
         "number of tasks at a time, which does not change the result (default: one for each core, "
         "or what a cluster provides)"

@@ -186,9 +186,7 @@ def to_train(options: argparse.Namespace, choice: Choice, layout: str, text: Sam
 
 def read_command_line(argv: Sequence[str]) -> argparse.Namespace:
     """Returns the options of a command line, with its gin files and its run as `gin`, `chosen`."""
-    parser = make_parser(
-        "show", __doc__, usage="%(prog)s [RUN] [--objective=NAME] [options]", allow_abbrev=False
-    )
+    parser = make_parser("show", __doc__, usage="%(prog)s [RUN] [--objective=NAME] [options]")
     add = parser.add_argument
     add("--text", action="append", help="a document of the row; a blank line begins another one")
     add("--file", metavar="PATH", help="a text file, as one document")

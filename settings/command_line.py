@@ -192,12 +192,11 @@ def parse_options(
     """
     words = sys.argv[1:] if argv is None else list(argv)
     known = parser._option_string_actions
-    begins = tuple(known) if parser.allow_abbrev else ()
 
     def is_unknown(word: str) -> bool:
         name = word.partition("=")[0]
         is_option = re.fullmatch(r"--[\w.-]+", name) is not None
-        return is_option and name not in known and not any(x.startswith(name) for x in begins)
+        return is_option and name not in known
 
     options = words[: words.index("--")] if "--" in words else words
     wants_help = not {"-h", "--help"}.isdisjoint(options)

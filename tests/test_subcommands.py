@@ -118,6 +118,7 @@ def test_option_with_two_values_is_rejected(subcommand, arguments, capsys):
         ("compare reversal --store=x", "--gin.NAME=VALUE"),
         ("predict --rnu=A text", "'--run'"),  # A required option is misspelled.
         ("predict --run=A --temprature=1 text", "'--temperature'"),
+        ("predict --run=A --step=7 text", "'--steps'"),  # No option may be abbreviated.
         ("evaluate --run=A --held-out", "'--heldout'"),
         ("evaluate --run=A --eval_metrik=b --gin.b.tokens=5", "'--eval_metric'"),
         ("convert --form=hf:A --to=B", "'--from'"),
