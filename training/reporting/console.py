@@ -358,9 +358,9 @@ def finished_message(run: Run, step: int) -> str:
     another = run.run_dir.rstrip("/") + "_2"
     took = f"{step} of {step} steps"
     if run.steps < step:
-        took = f"it took {step} steps, and got --steps={run.steps}, which are fewer"
+        took = f"it took {step} steps, more than --steps={run.steps}"
     return (
-        f"\nThis run is finished: {took}, results in {run.run_dir}.\n"
+        f"\nThis run is finished: {took}. Its results are in {run.run_dir}.\n"
         f"To continue, raise its steps (--steps={2 * step}), which stretches the learning "
         "rate's schedule to the new length. To start again, give another directory "
         f"(--run_dir={another})."
