@@ -79,14 +79,6 @@ def test_loss_of_separate_decoder_equals_single_stack():
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("size", [1, 16, LENGTH])
-def test_loss_of_uniform_model_is_log_vocabulary_size(size):
-    objective, f, batch = drawn(256, block_size=size, lowest_rate=0.05)
-    term = objective.loss(batch).scored(Outputs(jnp.zeros((256, LENGTH, VOCABULARY))))["tokens"]
-    ratios = np.asarray(term.sums) / np.asarray(term.weights) / np.log(VOCABULARY)
-    assert abs(ratios.mean() - 1) < 4 * ratios.std() / 256**0.5
-
-
 @pytest.mark.slow
 def test_rows_of_other_mixture_members_are_excluded_from_loss():
     """They add neither to the sum nor to the number of tokens."""

@@ -58,45 +58,6 @@ def test_dropped_tokens_match_paper(k, width):
     assert 0 < np.sum((expected == 0) & (row.segments > 0)) < 250
 
 
-@pytest.mark.parametrize("k", [2, 4, 50])
-def test_one_in_k_tokens_is_dropped(k):
-    tokens = np.random.default_rng(0).integers(2, 32_000, 40_000).astype(np.int32)
-    weights = weigh(k, 13, tokens.size)(tokens, np.ones_like(tokens))
-    error = np.sqrt((1 - 1 / k) / k / tokens.size)
-    assert weights[:13].all() and abs(np.mean(weights == 0) - 1 / k) < 4 * error
-
-
-def test_dropping_depends_only_on_preceding_context():
-    """A token changes the choice of later tokens only, and of at most `width` of them."""
-    width, slot = 5, 40
-    row, _ = text_row((100,), 100)
-    plain = weigh(2, width, 100)(row.tokens, row.segments)
-    changed = np.zeros(100, bool)
-    for token in range(100, 150):
-        tokens = row.tokens.copy()
-        tokens[slot] = token
-        changed |= weigh(2, width, 100)(tokens, row.segments) != plain
-    assert np.flatnonzero(changed).tolist() == list(range(slot + 1, slot + 1 + width))
-
-
-def test_repeated_passage_drops_same_tokens():
-    width = 13
-    draw = np.random.default_rng(1)
-    passage = draw.integers(2, 32_000, 80).astype(np.int32)
-    texts = [
-        np.concatenate([draw.integers(2, 32_000, before).astype(np.int32), passage])
-        for before in (0, 7, 100)
-    ]
-    chosen = []
-    for text in texts:
-        padded = np.pad(text, (0, 200 - text.size))
-        weights = weigh(4, width, 200)(padded, (padded > 0).astype(np.int32))
-        chosen.append(weights[text.size - 80 + width : text.size])
-    assert 0 < np.sum(chosen[0] == 0) < 40
-    np.testing.assert_array_equal(chosen[0], chosen[1])
-    np.testing.assert_array_equal(chosen[0], chosen[2])
-
-
 def test_loss_is_mean_over_kept_tokens():
     V, length = 60, 64
     objective = goldfish_loss(IDS, 3, 4)

@@ -86,15 +86,6 @@ def test_target_slots_do_not_change_losses():
         np.testing.assert_allclose(terms[name].sums, terms_at_slots[name].sums, rtol=1e-6)
 
 
-def test_each_term_of_uniform_model_is_log_vocabulary_size():
-    outputs = Outputs(2, 9)
-    outputs.hidden = jax.tree.map(jnp.zeros_like, outputs.hidden)
-    for term in terms_of(multi_token_prediction(IDS, tokens=3), outputs, batch()).values():
-        if term.scale:
-            mean = float(term.sums.sum() / term.weights.sum())
-            assert mean == pytest.approx(np.log(V), rel=1e-6)
-
-
 def test_ahead_scale_may_follow_a_schedule():
     def schedule(step):
         return jnp.where(step < 10, 0.3, 0.1)

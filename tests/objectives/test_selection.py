@@ -61,22 +61,6 @@ def spans_of(chosen, unit):
 # --- counts -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "n, rate, max_predictions, expected",
-    [
-        (1, 0.15, None, 1),
-        (3, 0.15, None, 1),  # 0.45, but at least one
-        (10, 0.15, None, 2),  # 1.5, rounded half to even
-        (512, 0.15, None, 77),  # 76.8
-        (512, 0.4, None, 205),  # 204.8
-        (512, 0.15, 20, 20),
-        (0, 0.15, None, 0),  # only special tokens
-    ],
-)
-def test_quota_by_hand(n, rate, max_predictions, expected):
-    assert quota(n, selection_of(IDS, rate, max_predictions=max_predictions), np) == expected
-
-
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(
     st.integers(0, 1_000_000),
@@ -278,18 +262,6 @@ def test_span_starts_are_uniform():
     assert starts[0] == 20_000
     chance = 1 / (np.array(law) @ np.arange(1, 11))
     assert min(binomtest(int(k), 20_000, chance).pvalue for k in starts[1:]) > SIGNIFICANCE / 11
-
-
-@pytest.mark.slow
-def test_span_coverage_is_uniform_except_near_document_ends():
-    # The ends of a document cut spans, and only short spans fit into the remaining room.
-    selection = selection_of(IDS, 0.15, span_lengths=geometric_lengths())
-    chosen, _ = selected(selection, [text(128)], 20_000)
-    assert (chosen.sum(1) == 19).mean() > 0.9  # Otherwise all remaining spans were too long.
-    share = chosen.mean(0)
-    excess = abs(share / share[8:-8].mean() - 1)
-    assert excess[8:-8].max() < 0.08  # 4.7 standard errors
-    assert excess.max() < 0.35
 
 
 def test_invalid_span_length_parameters_raise():

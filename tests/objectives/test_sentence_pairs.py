@@ -70,13 +70,6 @@ def test_equal_parts_have_no_label():
     assert outcomes == {True, False}
 
 
-def test_parts_exclude_truncated_edge_sentences():
-    """If the row's edges were kept, they would reveal which part is first."""
-    found = list(pairs(sentence_order_prediction(IDS), [text(4, 3, 3, 3, 4)] * 2, 60))
-    assert {label for *_, label in found} == {0, 1}
-    assert all(part[-1] == END and END not in part[:1] for a, b, _ in found for part in (a, b))
-
-
 def test_label_0_means_b_follows_a():
     document, other_document = text(3, 2, 4), [500, 501, 502, 503, 504, 505]
     found = list(pairs(next_sentence_prediction(IDS), [document, other_document], 60))[::2]

@@ -13,7 +13,6 @@ from pretrax.objectives import (
     annealed,
     block_diffusion,
     causal_lm,
-    layouts,
     mixture,
     phases,
     superposed_lm,
@@ -230,11 +229,6 @@ def test_bag_size_can_be_annealed():
     assert [*shrinking.facts.members[0].objective.lengths(8)] == ["targets", "bags"] + [
         f"bag_{k}" for k in (2, 3, 4)
     ]
-
-
-def test_lengths_count_bags():
-    assert superposed_lm(IDS).lengths(512)["targets"] == 86
-    assert layouts.decoder.lengths(superposed_lm(IDS).lengths(512))["decoder"] == 86
 
 
 def test_user_network_that_ignores_bags_is_rejected():

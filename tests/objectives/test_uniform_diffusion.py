@@ -90,31 +90,3 @@ def test_loss_matches_paper(given):
             TEXT, jnp.asarray(logits), jnp.array(5), jnp.array(given), jnp.float32(rate), 1.0, 0.999
         )
         np.testing.assert_allclose(got, expected, rtol=2e-4)
-
-
-@pytest.mark.slow
-def test_loss_of_uniform_model_is_log_vocabulary_size():
-    """The text is drawn uniformly. z-test, significance 0.001."""
-    ids = IDS._replace(text=TEXT)
-    objective = uniform_diffusion(ids)
-    _, features = corrupt_random_texts(objective, (4, 12), 1_500, text=TEXT)
-    columns = {
-        "input_tokens": "inputs",
-        "segment_ids": "inputs_segments",
-        "target_tokens": "labels",
-    }
-    columns |= {"target_slots": "labels_slots", "loss_weights": "labels_weights"}
-    batch = {f"encoder_{name}": features[column] for name, column in columns.items()}
-    batch["rates"] = features["rates"]
-
-    class UniformOutputs:
-        hidden = {"top": jnp.zeros((1_500, 16, 1))}
-
-        def head(self, name, states):
-            return jnp.zeros((*states.shape[:-1], 15))
-
-    term = objective.loss(batch).scored(UniformOutputs())["tokens"]
-    np.testing.assert_array_equal(term.weights, 16)
-    row_means = np.asarray(term.sums / term.weights, np.float64)
-    error = row_means.std() / np.sqrt(row_means.size)
-    assert abs(row_means.mean() - np.log(NUMBER)) < 3.3 * error and error < 0.08
