@@ -106,14 +106,6 @@ def _assert_compact(tokens, segments):
     assert (tokens[live.size :] == 0).all(), "ids in the padding"
 
 
-def documents_of(features, stream: str) -> dict[int, list[int]]:
-    """Returns the ids of each document in a stream, and asserts that they are contiguous."""
-    tokens = np.asarray(features.get(stream, ()))
-    segments = np.asarray(features.get(f"{stream}_segments", ()))
-    _assert_compact(tokens, segments)
-    return {int(d): tokens[segments == d].tolist() for d in np.unique(segments[segments > 0])}
-
-
 def undo_spans(document, mode: int | None = None):
     inputs, targets = _without_eos(document.inputs), _without_eos(document.targets)
     inputs = _without_mode(mode, inputs)

@@ -16,14 +16,12 @@ from pretrax.objectives import (
     blank_infilling,
     causal_masking,
     fill_in_the_middle,
-    layouts,
-    raw_length,
 )
 from pretrax.objectives.blanks import blank_counts
 from tests.objectives.cuts import CHANCES, CUTS, assert_law
-from tests.objectives.distributions import SIGNIFICANCE, assert_uniform, corrupt_copies
+from tests.objectives.distributions import SIGNIFICANCE, corrupt_copies
 from tests.objectives.inverse import corrupted_documents
-from tests.objectives.registry import IDS, quick_jit, text_row
+from tests.objectives.registry import IDS, text_row
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
 
 PREFIX, SUFFIX, MIDDLE = IDS.fim
@@ -73,12 +71,6 @@ def test_shares_of_plain_psm_and_spm_follow_rates():
 
 
 @pytest.mark.slow
-def test_rate_0_never_infills_and_rate_1_always_infills():
-    assert set(written(fill_in_the_middle(IDS, 0), 5, 1000, seed=4)) == {"abcde/"}
-    assert not any(x[0] == "a" for x in written(fill_in_the_middle(IDS, 1), 5, 1000, seed=4))
-
-
-@pytest.mark.slow
 def test_packed_documents_are_cut_independently():
     targets = corrupt_copies(fill_in_the_middle(IDS, 1, 0), (1, 1), 16_000, seed=5)["targets"]
     # P _ S _ M _ /: the token is the prefix, the suffix or the middle.
@@ -86,16 +78,6 @@ def test_packed_documents_are_cut_independently():
     kinds = [(int(first), int(second) - 5) for first, second in places]
     chance = {1: 0.25, 2: 0.25, 3: 0.5}
     assert_law(kinds, {(a, b): p * q for a, p in chance.items() for b, q in chance.items()})
-
-
-def test_full_row_keeps_middle_and_all_markers():
-    objective = fill_in_the_middle(IDS, rate=1)
-    n = raw_length(objective, layouts.decoder, decoder=32)
-    assert n == 28
-    targets = corrupt_copies(objective, (n,), 500, seed=6)["targets"]
-    assert targets.shape == (500, 32) and (targets[:, -1] == IDS.eos).all()
-    for marker in IDS.fim:
-        assert ((targets == marker).sum(1) == 1).all()
 
 
 # --- causal masking -----------------------------------------------------------------------------
@@ -205,16 +187,6 @@ def test_span_lengths_and_order_match_published_procedure():
     assert_same_distribution(outcomes, published)
 
 
-@pytest.mark.slow
-def test_blocks_are_shuffled_uniformly():
-    features = corrupt_copies(blank_infilling(IDS, 0.3), (30,), 12_000, seed=13)
-    closes = features["targets"] == IDS.eos
-    three = closes.sum(1) == 3
-    places = features["targets_positions"][three][closes[three]].reshape(-1, 3)
-    assert len(places) > 3000
-    assert_uniform(np.argsort(places, axis=1), 6)
-
-
 def test_planned_spans_overflow_in_under_two_per_million_documents():
     mass = np.array([0] + [exp(-3) * 3**k / factorial(k) for k in range(1, 40)])
     mass /= mass.sum()
@@ -224,23 +196,6 @@ def test_planned_spans_overflow_in_under_two_per_million_documents():
         for _ in range(num_spans):
             total = np.convolve(total, mass)[:hidden]
         assert total.sum() < 2e-6, hidden
-
-
-def test_decoder_gets_mask_position_and_block_position():
-    row, ((token,),) = text_row((1,), 1)
-    objective = blank_infilling(IDS)
-    lengths = objective.lengths(1)
-
-    @quick_jit
-    def features_and_batch(key):
-        features = objective.corrupt(key, row, row, lengths, 1) | {"member": row.member}
-        return features, layouts.decoder.arrange(features, {"decoder": 3}, IDS.bos, 1)
-
-    features, got = features_and_batch(jax.random.key(0))
-    assert got["decoder_input_tokens"].tolist() == [IDS.mask, IDS.bos, token]
-    assert got["decoder_positions"].tolist() == [0, 0, 0]
-    assert got["decoder_block_positions"].tolist() == [0, 1, 2]
-    assert features["targets"].tolist() == [token, IDS.eos]
 
 
 # --- corruption is invertible for any documents and settings ------------------------------------

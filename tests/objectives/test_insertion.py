@@ -8,7 +8,7 @@ import pytest
 from scipy.special import log_softmax
 from scipy.stats import chisquare
 
-from pretrax.objectives import Row, batched, hide, insertion_lm
+from pretrax.objectives import Row, batched, insertion_lm
 from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS, quick_jit
 
@@ -124,11 +124,3 @@ def test_special_tokens_are_never_dropped():
     got = corrupt(jax.random.key(0), rows)
     labels = np.asarray(got["labels"])[np.asarray(got["labels_weights"]) > 0]
     assert set(labels.tolist()) == {11, 12}
-
-
-@pytest.mark.slow
-def test_dropped_tokens_are_predicted_at_token_before_gap():
-    got = hide(insertion_lm, IDS, [11, 12, 13, 14, 15], [1, 0, 1, 1, 0])
-    assert got["inputs"].tolist() == [IDS.cls, IDS.bos, 12, 15]
-    assert got["labels"].tolist() == [11, 13, 14]
-    assert got["labels_slots"].tolist() == [1, 2, 2]

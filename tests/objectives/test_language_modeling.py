@@ -64,13 +64,6 @@ def test_splits_of_packed_documents_are_independent():
     assert_uniform(np.stack(prefix, 1), 3 * 3 * 2)
 
 
-def test_single_token_document_is_all_target():
-    features = corrupt_copies(prefix_lm(IDS, mode="S"), (1,), 2, seed=0)
-    _, (document,) = text_row((1,), 1)
-    assert features["inputs"][0].tolist() == [IDS.mode("S"), IDS.eos]
-    assert features["targets"][0].tolist() == [*document, IDS.eos]
-
-
 def test_masked_inputs_by_hand():
     """The model reads masks instead of b and e, and predicts all tokens."""
     features = hide(masked_input_next_token, IDS, [11, 12, 13, 14, 15, 16], [0, 1, 0, 0, 1, 0])

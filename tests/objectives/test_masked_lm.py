@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from pretrax import models
 from pretrax.objectives import (
     bitmap,
     block_diffusion,
@@ -28,13 +27,10 @@ from pretrax.objectives import (
     uniform_diffusion,
 )
 from pretrax.objectives.arithmetic import product24
-from tests.models.small_models import init
 from tests.objectives.batches import FIRST, LAST, arrange, arrange_rows, corrupt, text
 from tests.objectives.distributions import SIGNIFICANCE
-from tests.objectives.inverse import corrupted_documents, undo_copy
 from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
-from tests.objectives.undo_masking import undo_masks_before
 from tests.refusals import refuses
 
 # --- golden examples ----------------------------------------------------------------------------
@@ -64,14 +60,6 @@ def test_cls_and_sep_are_optional():
     assert objective.facts.prompt_forms[0].before == objective.facts.prompt_forms[0].after == ()
 
 
-def test_only_text_token_is_masked():
-    row = [IDS.cls, 50, IDS.sep]
-    objective = masked_lm(IDS, mask_share=1, random_share=0, framed=False)
-    got = features_of(corrupt(objective, [row]), 0)
-    assert got["inputs"].tolist() == [IDS.cls, IDS.mask, IDS.sep]
-    assert (got["labels"], got["labels_slots"]) == ([50], [1])
-
-
 def test_masked_next_token_by_hand():
     a, b, c, d = 50, 60, 70, 80
     objective = masked_next_token(IDS, rate=0.9, mask_share=1, random_share=0)
@@ -82,13 +70,6 @@ def test_masked_next_token_by_hand():
     assert got["inputs_segments"].tolist() == [1, 1, 1, 1, 2, 2]
     assert got["labels"].tolist() == [a, b, c, d]
     assert got["labels_slots"].tolist() == [0, 1, 2, 4]  # one slot before each
-
-
-def test_each_packed_document_has_own_mask_count():
-    got = corrupt(masked_lm(IDS), [text(20), text(1), text(60)], copies=64)
-    for row in range(64):
-        documents = corrupted_documents(features_of(got, row))
-        assert [len(documents[d].labels) for d in (1, 2, 3)] == [3, 1, 9]
 
 
 # --- replacement of selected tokens -------------------------------------------------------------
@@ -192,30 +173,6 @@ def test_static_masks_differ_between_rows():
 
 
 # --- mixture with causal language modeling -----------------------------------------------------
-
-
-@pytest.mark.slow
-def test_gpt_bert_mixture_shares_one_decoder():
-    objective = mixture(IDS, {"masked": (masked_next_token, 15), "causal": (causal_lm, 1)})
-    assert [m.rate for m in objective.facts.members] == [15, 1]
-    documents = [text(30).tolist(), text(9).tolist()]
-    features = corrupt(objective, documents, documents, copies=1, members=(0, 1))
-    for member, undo in enumerate((undo_masks_before, undo_copy)):
-        got = features_of(features, member)
-        found = corrupted_documents(got)
-        assert [undo(found[d]) for d in (1, 2)] == documents
-        lengths = packed_lengths(objective, [30, 9])
-        stacks = layouts.decoder.lengths(lengths)
-        batch = arrange(layouts.decoder, got, stacks)
-        # Both members read bos and then the text, and predict each token one slot before it.
-        before = np.asarray(batch["decoder_input_tokens"])
-        assert before[0] == IDS.bos
-        live = np.asarray(batch["decoder_loss_weights"]) > 0
-        places = np.asarray(batch["decoder_target_slots"])[live]
-        segments = np.asarray(batch["decoder_segment_ids"])[places]
-        row = np.concatenate(documents)
-        first = np.where(segments == 1, 0, 1 - member)  # Each masked document has its own bos.
-        np.testing.assert_array_equal(row[places - first], batch["decoder_target_tokens"][live])
 
 
 def _terms(objective, outputs, batch):
@@ -369,22 +326,6 @@ def test_diffusion_loss_weights_labels_by_inverse_document_rate(build, stack, be
 
 
 @pytest.mark.slow
-def test_diffusion_loss_of_uniform_model_is_log_vocabulary_size():
-    # An uninformed model has a loss of log V for each token. z-test, significance 0.001.
-    objective = masked_diffusion(IDS)
-    batch = random_batch(objective, (6, 10), "encoder", rows=4_000, seed=5)
-    vocabulary = 8  # Larger labels matter only for nonzero logits.
-    outputs = LinearOutputs(
-        {"top": jnp.zeros((4_000, 16, 1))}, {"vocabulary": jnp.zeros((1, vocabulary))}
-    )
-    small = batch | {"encoder_target_tokens": batch["encoder_target_tokens"] % vocabulary}
-    term = _terms(objective, outputs, small)["tokens"]
-    row_means = np.asarray(term.sums / term.weights, np.float64)
-    error = row_means.std() / np.sqrt(row_means.size)
-    assert abs(row_means.mean() - np.log(vocabulary)) < 3.3 * error and error < 0.06
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [masked_diffusion, functools.partial(masked_diffusion, weighted=False), shifted_diffusion],
@@ -491,23 +432,3 @@ def test_masked_permuted_lm_attention_matches_published_code():
     np.testing.assert_array_equal(
         batch["encoder_target_tokens"], batch["encoder_input_tokens"][content[4:7]]
     )
-
-
-@pytest.mark.slow
-def test_masked_permuted_lm_predictions_ignore_later_tokens():
-    batch, content, queries = permuted()
-    sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16, num_layers=2)
-    model = models.encoder(IDS.size, **sizes)
-    rows = {name: jnp.asarray(x)[None] for name, x in batch.items() if name.startswith("encoder")}
-    params = init(model, rows)
-
-    @jax.jit
-    def states(tokens):
-        hidden = model.apply(params, rows | {"encoder_input_tokens": tokens[None]}).hidden
-        return hidden["top"][0, queries]
-
-    tokens = batch["encoder_input_tokens"]
-    for number, slot in enumerate(content[4:7]):
-        changed_tokens = np.where(np.arange(13) == slot, FIRST, tokens)
-        changed = np.abs(states(changed_tokens) - states(tokens)).max(-1) > 0
-        assert changed.tolist() == [number < later for later in range(3)]

@@ -25,14 +25,6 @@ ENCODER_DECODER, DECODER = layouts.encoder_decoder, layouts.decoder
 RATES = (0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.2)
 
 
-def test_t5_raw_lengths():
-    objective = span_corruption(IDS)
-    assert raw_length(objective, ENCODER_DECODER, encoder=512) == 568
-    assert objective.lengths(568) == {"inputs": 512, "targets": 114, "sentinels": 28}
-    assert raw_length(objective, ENCODER_DECODER, encoder=1024) == 1137
-    assert objective.lengths(1137)["targets"] == 229
-
-
 @pytest.mark.parametrize(
     "mean, density, raw, raw_with_mode, targets, spans",
     [  # For 512 inputs. 766 and 1006 are one less than the inputs allow, as in T5's special case.

@@ -13,11 +13,9 @@ from pretrax.objectives import (
     causal_lm,
     causal_masking,
     contrastive,
-    fill_in_the_middle,
     hide,
     iid_denoising,
     masked_lm,
-    prefix_lm,
     span_corruption,
     text_infilling,
 )
@@ -160,14 +158,6 @@ def test_hide_rejects_invalid_selections():
     every_second = np.arange(TOKENS.size) % 2 == 0
     with refuses(ValueError, "7", "3"):
         hide(span_corruption, three_sentinels, TOKENS, every_second)
-
-
-@pytest.mark.slow
-def test_hide_sets_prefix_and_middle_boundaries():
-    features = hide(prefix_lm, IDS, TOKENS[:6], ENDS[:6])
-    assert features["targets"].tolist() == [15, 16, IDS.eos]
-    features = hide(fill_in_the_middle, IDS, TOKENS[:6], MIDDLES[:6])
-    assert features["targets"].tolist()[-3:] == [13, 14, IDS.eos]
 
 
 def test_hide_masks_one_token_per_contrastive_view():
