@@ -1,4 +1,4 @@
-"""A teacher's predictions follow documents through packing, cutting, resuming and token stores."""
+"""Weights and a teacher's predictions of tokens follow documents into rows, stores and batches."""
 
 import dataclasses
 
@@ -17,7 +17,13 @@ from pretrax.data.packing import (
 )
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import StoreWriter, seal, write_store
-from pretrax.objectives import causal_lm, distilled_lm, layouts, row_groups
+from pretrax.objectives import (
+    causal_lm,
+    distilled_lm,
+    layouts,
+    multi_token_prediction,
+    row_groups,
+)
 from pretrax.training import planning
 from pretrax.training.run_checks import check_columns
 from pretrax.training.step import corrupt_and_arrange
@@ -34,82 +40,97 @@ def predicted(tokens, count=3):
     return np.stack([2 * tokens[:, None] + k, 10 * tokens[:, None] + k], 1).astype(np.int32)
 
 
-class TaughtStream(tiny.TextStream):
-    """Documents with a teacher's predictions."""
+def annotated(tokens) -> Document:
+    """Returns a document with a teacher's predictions, whose token t has the weight t / 100."""
+    return Document(tokens, weights=np.float32(tokens / 100), teacher=predicted(tokens))
 
+
+class AnnotatedStream(tiny.TextStream):
     def next_document(self):
         piece = super().next_document()
-        return piece._replace(teacher=predicted(piece.tokens))
+        return annotated(piece.tokens)._replace(ends_document=piece.ends_document)
 
 
-def packing_of(policy, count=2, length=16, end_of_document=None):
+def packing_of(policy, length=16, **columns):
     objective = causal_lm(tiny.IDS)
     max_documents = max_documents_per_row(policy, 16)
     groups = row_groups(objective, layouts.decoder, tiny.IDS, [{"decoder": length}], max_documents)
-    return plan_packing(
-        policy, objective, layouts.decoder, groups, teacher=count, end_of_document=end_of_document
-    )
+    return plan_packing(policy, objective, layouts.decoder, groups, **columns)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_teacher_predictions_follow_tokens_and_resume(policy):
-    reader = ShardReader(TaughtStream(0, 1), packing_of(policy, end_of_document=EOS))
+def test_columns_follow_tokens_into_rows_and_are_resumed(policy):
+    packing = packing_of(policy, weighted=True, teacher=2, end_of_document=EOS)
+    reader = ShardReader(AnnotatedStream(0, 1), packing)
     for _ in range(7):
         reader.row()
-    resumed = ShardReader(TaughtStream(0, 1), packing_of(policy, end_of_document=EOS))
+    resumed = ShardReader(AnnotatedStream(0, 1), packing)
     resumed.restore(reader.state())
     for _ in range(20):
         row = reader.row()
         text = row.tokens != EOS
+        np.testing.assert_array_equal(row.weights[text], 10 * row.tokens[text])
         np.testing.assert_array_equal(row.teacher[text], predicted(row.tokens, 2)[text])
         assert not row.teacher[~text].any()
-        np.testing.assert_array_equal(resumed.row().teacher, row.teacher)
+        jax.tree.map(np.testing.assert_array_equal, resumed.row(), row)
+
+
+def test_eos_has_weight_of_last_token_and_padding_has_0():
+    documents = [Document(np.array([5, 6]), weights=np.array([0.5, 0.25])), Document(np.array([7]))]
+    rows = rows_of_documents(documents, packing_of("isolate", weighted=True, end_of_document=EOS))
+    assert stacked(rows, 8).weights.tolist() == [[500, 250, 250, 1000, 1000, 0, 0, 0]]
+    plain = rows_of_documents(documents, packing_of("isolate", end_of_document=EOS))
+    assert stacked(plain, 8).weights is None
 
 
 def test_missing_predictions_have_probability_0():
-    documents = [Document(np.array([5])), Document(np.array([6]), teacher=predicted(np.array([6])))]
-    rows = rows_of_documents(documents, packing_of("isolate", 1, 4))
+    documents = [Document(np.array([5])), annotated(np.array([6]))]
+    rows = rows_of_documents(documents, packing_of("isolate", 4, teacher=1))
     assert stacked(rows, 4).teacher.tolist() == [[[[0], [0]], [[12], [60]], [[0], [0]], [[0], [0]]]]
     with refuses(ValueError, "3", "4", "likeliest"):
-        document_for_rows(documents[1], packing_of("isolate", 4, 4))
+        document_for_rows(documents[1], packing_of("isolate", 4, teacher=4))
 
 
-def test_store_keeps_teacher_predictions_of_cut_documents(tmp_path):
+@pytest.mark.parametrize("weight", [-0.5, 1001, np.nan])
+def test_weights_out_of_range_raise(weight):
+    document = Document(np.array([5, 6]), weights=np.array([1, weight]))
+    with refuses(ValueError, weight, "1,000"):
+        document_for_rows(document, packing_of("single", weighted=True))
+
+
+def test_store_keeps_columns_of_cut_documents(tmp_path):
     draw = np.random.default_rng(0)
-    tokens = [draw.integers(*tiny.IDS.text, n) for n in (5, 300, 40_000, 1)]
-    documents = [Document(x, teacher=predicted(x)) for x in tokens]
+    documents = [annotated(draw.integers(*tiny.IDS.text, n)) for n in (5, 300, 40_000, 1)]
     write_store(tmp_path / "store", documents, tiny.IDS, heldout=documents[:2])
     store = open_store(tmp_path / "store")
-    assert store.columns == ("teacher",) and store.may_cut
+    assert store.columns == ("weights", "teacher") and store.may_cut
     arrays = store.documents("train")
     pieces = [arrays.document(i) for i in range(len(arrays))]
-    assert len(pieces) > len(documents)
-    np.testing.assert_array_equal(
-        np.concatenate([x.tokens for x in pieces]), np.concatenate(tokens)
-    )
-    for piece in pieces:
-        np.testing.assert_array_equal(piece.teacher, predicted(piece.tokens))
+    assert len(pieces) > len(documents) and pieces[0].weights.dtype == np.float32
+    for name in ("tokens", "weights", "teacher"):
+        whole = np.concatenate([getattr(document, name) for document in documents])
+        read = np.concatenate([getattr(piece, name) for piece in pieces])
+        np.testing.assert_array_equal(read, whole)
 
 
-def test_inconsistent_numbers_of_predictions_raise(tmp_path):
+def write(path, *documents, part=0, columns=("teacher",)):
+    with StoreWriter(path, "train", part, tiny.IDS, columns=columns) as writer:
+        for document in documents:
+            writer.add(document)
+
+
+def test_storing_inconsistent_or_invalid_columns_raises(tmp_path):
     x = np.array([5, 6])
-    with (
-        refuses(ValueError, [2, 3], [2, 4]),
-        StoreWriter(tmp_path / "store", "train", 0, tiny.IDS, columns=["teacher"]) as writer,
-    ):
-        writer.add(Document(x, teacher=predicted(x)))
-        writer.add(Document(x, teacher=predicted(x, 4)))
+    three, four = (Document(x, teacher=predicted(x, count)) for count in (3, 4))
+    with refuses(ValueError, [2, 3], [2, 4]):
+        write(tmp_path / "store", three, four)
     for wrong in (x, predicted(x)[:, 0]):
-        with (
-            refuses(ValueError, "teacher", "[2, N]"),
-            StoreWriter(tmp_path / "store", "train", 0, tiny.IDS, columns=["teacher"]) as writer,
-        ):
-            writer.add(Document(x, teacher=wrong))
-    for part, count in enumerate((3, 4)):
-        with StoreWriter(
-            tmp_path / "parts", "train", part, tiny.IDS, columns=["teacher"]
-        ) as writer:
-            writer.add(Document(x, teacher=predicted(x, count)))
+        with refuses(ValueError, "teacher", "[2, N]"):
+            write(tmp_path / "store", Document(x, teacher=wrong))
+    with refuses(ValueError, -1, "1,000"):
+        write(tmp_path / "store", Document(x, weights=np.array([0, -1])), columns=["weights"])
+    write(tmp_path / "parts", three)
+    write(tmp_path / "parts", four, part=1)
     with refuses(ValueError, "train/00000", "train/00001"):
         seal(tmp_path / "parts", {"train": 2})
 
@@ -117,7 +138,7 @@ def test_inconsistent_numbers_of_predictions_raise(tmp_path):
 def planned(objective, columns):
     lengths = {"decoder": 32}
     run = tiny.run_of(tiny.decoder(), objective, lengths, mark_document_ends=False)
-    corpus = run.corpus("")._replace(open_shard=TaughtStream, columns=columns)
+    corpus = run.corpus("")._replace(open_shard=AnnotatedStream, columns=columns)
     run = dataclasses.replace(run, corpus=lambda run_dir: corpus)
     return planning.plan_run(run, corpus)
 
@@ -153,7 +174,11 @@ def test_objective_without_teacher_ignores_predictions():
         np.testing.assert_array_equal(x, batch_of(plain)[name], name)
 
 
-def test_corpus_without_teacher_predictions_raises():
+def test_objective_and_corpus_must_have_the_same_columns():
     corpus = tiny.run_of(None, causal_lm(tiny.IDS), None).corpus("")
     with refuses(ValueError, "teacher", "`pretrax teach`"):
         check_columns(corpus, distilled_lm(tiny.IDS))
+    weighted = corpus._replace(columns=("weights",))
+    check_columns(weighted, causal_lm(tiny.IDS))
+    with refuses(ValueError, "token_weights", "causal_lm"):
+        check_columns(weighted, multi_token_prediction(tiny.IDS))
