@@ -150,15 +150,6 @@ def test_heldout_text_covers_all_stores(stores):
     assert "short: 900 documents, 9,000 tokens to train on; 50 documents" in mixed.summary
 
 
-def test_store_without_heldout_text_holds_out_blocks(tmp_path):
-    given = [np.array([5 + i % 200, 5 + i // 200]) for i in range(256 * 42)]
-    corpus = token_store("unused", stores=str(store_of(tmp_path / "a", given).folder.path))
-    held = {tuple(piece.tokens) for piece in corpus.heldout(10**6)}
-    stream = corpus.open_shard(0, 1)
-    train = {tuple(stream.next_document().tokens) for _ in range(256 * 40)}
-    assert len(held) == 512 and len(train) == 256 * 40 and not held & train
-
-
 # Number of records of a document. A block has 256 records.
 @pytest.mark.parametrize("longest", [3, 250, 5000])
 def test_heldout_blocks_share_no_document_with_training(tmp_path, longest):
