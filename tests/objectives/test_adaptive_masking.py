@@ -142,22 +142,6 @@ def test_initial_noise_matches_masked_lm():
     jax.tree.map(np.testing.assert_array_equal, laws.corrupted(examples()), laws.corrupted(plain))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "law",
-    [
-        laws.more_slots_change_nothing,
-        laws.rows_do_not_depend_on_their_batch,
-        laws.documents_stay_apart,
-        laws.padding_gives_padding,
-    ],
-)
-def test_laws_hold_with_mask_probabilities(law):
-    case = examples()
-    chances = np.random.default_rng(0).integers(1, 2**16, case.rows.tokens.shape, np.int32)
-    law(case._replace(rows=case.rows._replace(chances=chances)))
-
-
 def outputs_that_predict(tokens):
     """Returns outputs of a model that predicts these tokens, slot by slot."""
     logits = jax.nn.one_hot(tokens, IDS.size)

@@ -9,7 +9,6 @@ from pretrax.objectives import (
     Row,
     batched,
     frequency_informed_diffusion,
-    laws,
     layouts,
     masked_diffusion,
     masked_lm,
@@ -147,21 +146,3 @@ def test_equal_frequencies_mask_like_masked_diffusion():
     objective = masked_diffusion(SMALL)
     expected = quick_jit(batched(objective, objective.lengths(12), 1))(keys, rows)
     jax.tree.map(np.testing.assert_array_equal, plain, jax.device_get(expected))
-
-
-@pytest.mark.parametrize(
-    "law",
-    [
-        laws.more_slots_change_nothing,
-        laws.rows_do_not_depend_on_their_batch,
-        laws.documents_stay_apart,
-        laws.padding_gives_padding,
-    ],
-)
-@pytest.mark.slow
-def test_laws_hold_with_mask_probabilities(law):
-    objective = frequency_informed_diffusion(IDS, complementary=True, power=0.5)
-    case = laws.examples(objective, IDS)
-    random = np.random.default_rng(4)
-    chances = random.integers(1, 2**16, case.rows.tokens.shape).astype(np.int32)
-    law(case._replace(rows=case.rows._replace(chances=chances)))

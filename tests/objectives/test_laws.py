@@ -17,6 +17,7 @@ from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import (
     CASES,
     DOCUMENTS,
+    IDS,
     LAWS,
     assert_same,
     cases_under,
@@ -42,6 +43,10 @@ LOSS_LAWS = ("loss has terms", "loss is a sum over rows")
 LOSSES = ("masked_lm", "contrastive_dropout", "sequence_classification")
 # By default these tests run the first case of each builder.
 ONE_CASE_PER_BUILDER = ("nothing is lost",)
+# Each case of these laws compiles a program, so only the first case of each builder is tested.
+LAWS_OF_BUILDERS = ("sharded = unsharded", "batch = loop", *LOSS_LAWS)
+# Lengths in tokens of documents: all small ones, and some around powers of two.
+LENGTHS = (*range(1, 129), 255, 256, 257, 511, 512, 513, 600)
 
 
 def file_of(builder: str) -> str:
@@ -64,9 +69,10 @@ def with_marks(rule: str, names):
     return [pytest.param(name, marks=marks_of(rule, name)) for name in names]
 
 
-def law(rule: str):
-    """Runs a test for every case that must keep this law."""
-    return pytest.mark.parametrize("name", with_marks(rule, cases_under(rule)))
+def is_tested(rule: str, name: str) -> bool:
+    """Returns whether a law is tested on a case."""
+    one_of_builder = rule in LAWS_OF_BUILDERS
+    return rule not in CASES[name].exempt and (name in FIRST.values() or not one_of_builder)
 
 
 def test_every_exported_builder_has_laws():
@@ -138,11 +144,30 @@ RULES = {
         pytest.param(name, rule, marks=marks_of(rule, name))
         for name in CASES
         for rule in RULES
-        if rule not in CASES[name].exempt
+        if is_tested(rule, name)
     ],
 )
 def test_laws(name, rule):
     RULES[rule](name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "objective",
+    [
+        objectives.adaptive_masked_lm(IDS),
+        objectives.frequency_informed_diffusion(IDS, complementary=True, power=0.5),
+    ],
+    ids=["adaptive", "frequency_informed"],
+)
+def test_laws_hold_with_mask_probabilities(objective):
+    case = laws.examples(objective, IDS)
+    chances = np.random.default_rng(0).integers(1, 2**16, case.rows.tokens.shape, np.int32)
+    case = case._replace(rows=case.rows._replace(chances=chances))
+    laws.more_slots_change_nothing(case)
+    laws.rows_do_not_depend_on_their_batch(case)
+    laws.documents_stay_apart(case)
+    laws.padding_gives_padding(case)
 
 
 # --- the same bits with and without jit and sharding --------------------------------------------
@@ -174,7 +199,10 @@ def _sharded(objective, batch):
     return corrupt.lower(*arguments).compile(), arguments
 
 
-@law("sharded = unsharded")
+SHARDED = [name for name in CASES if is_tested("sharded = unsharded", name)]
+
+
+@pytest.mark.parametrize("name", with_marks("sharded = unsharded", SHARDED))
 def test_sharded_equals_unsharded_without_communication(name):
     assert len(jax.devices()) == 8
     program, arguments = _sharded(CASES[name].objective, example_batch(name))
@@ -236,7 +264,7 @@ REACHED = [name for name in cases_under("lengths are reached") if name in DRAWN]
 @pytest.mark.parametrize(
     "name, documents",
     [
-        *(pytest.param(x, range(1, 601), marks=marks_of("lengths are kept", x)) for x in EXACT),
+        *(pytest.param(x, LENGTHS, marks=marks_of("lengths are kept", x)) for x in EXACT),
         ("span", (601, 999, 1137, 2048, 3001, 4096)),
     ],
 )
@@ -248,13 +276,12 @@ def test_planned_lengths_are_exact(name, documents):
 
 @pytest.mark.parametrize("name", with_marks("lengths are kept", DRAWN))
 def test_planned_lengths_are_upper_bounds(name):
-    documents = range(1, 601)
-    used = _slots_used(name, documents, seed=2)
+    used = _slots_used(name, LENGTHS, seed=2)
     for key, slots in used.items():
-        assert (slots <= _planned(name, documents, key)).all(), key
+        assert (slots <= _planned(name, LENGTHS, key)).all(), key
     if "both" in CASES[name].objective.lengths(1):
         total = used["inputs"] + used["targets"]
-        np.testing.assert_array_equal(total, _planned(name, documents, "both"))
+        np.testing.assert_array_equal(total, _planned(name, LENGTHS, "both"))
 
 
 @pytest.mark.parametrize("name", with_marks("lengths are reached", REACHED))
