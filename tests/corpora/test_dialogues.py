@@ -24,55 +24,42 @@ def corpus(tmp_path, lines, **settings):
     return corpora.dialogues(str(tmp_path / "run"), **defaults | settings)
 
 
+def messages(*turns):
+    return {"messages": [message(role, content) for role, content in turns]}
+
+
+def conversations(*turns):
+    return {"conversations": [{"from": name, "value": value} for name, value in turns]}
+
+
+PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
 @pytest.mark.parametrize(
     "line, turns",
     [
         ({"instruction": "Add.", "input": "1 1", "output": "2"}, ["Add.\n\n1 1", "2"]),
         ({"instruction": "Say hi.", "input": "", "output": "hi"}, ["Say hi.", "hi"]),
         (
-            {
-                "messages": [
-                    message("system", "Be kind."),
-                    message("user", "a"),
-                    message("assistant", "b"),
-                ]
-            },
+            messages(("system", "Be kind."), ("user", "a"), ("assistant", "b")),
+            ["Be kind.\n\na", "b"],
+        ),
+        (messages(("user", "a"), ("assistant", "b"), ("user", "c")), ["a", "b", "c"]),
+        (
+            conversations(("system", "Be kind."), ("human", "a"), ("gpt", "b")),
             ["Be kind.\n\na", "b"],
         ),
         (
-            {"messages": [message("user", "a"), message("assistant", "b"), message("user", "c")]},
-            ["a", "b", "c"],
-        ),
-        (
-            {
-                "conversations": [
-                    {"from": "system", "value": "Be kind."},
-                    {"from": "human", "value": "a"},
-                    {"from": "gpt", "value": "b"},
-                ]
-            },
-            ["Be kind.\n\na", "b"],
-        ),
-        (
-            {
-                "messages": None,
-                "conversations": [
-                    {"from": "system", "value": ""},
-                    {"from": "human", "value": "a"},
-                    {"from": "gpt", "value": "b"},
-                ],
-            },
+            {"messages": None} | conversations(("system", ""), ("human", "a"), ("gpt", "b")),
             ["a", "b"],
         ),
         (
-            {
-                "messages": [
-                    message("developer", "Be kind."),
-                    message("user", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
-                    message("assistant", "c") | {"weight": 1},
-                ]
-            },
+            messages(("developer", "Be kind."), ("user", PARTS), ("assistant", "c")),
             ["Be kind.\n\nab", "c"],
+        ),
+        (
+            {"messages": [message("user", "a"), message("assistant", "b") | {"weight": 1}]},
+            ["a", "b"],
         ),
     ],
 )
@@ -86,23 +73,23 @@ def test_turns_of_each_line_format_are_read(line, turns):
         ({"text": "a"}, ['"messages"']),
         ({"instruction": "a", "output": ""}, ['"output"']),
         ({"messages": []}, ["user", "assistant"]),
-        ({"messages": [message("user", "a")]}, ["user", "assistant"]),
-        ({"messages": [message("assistant", "a")]}, [1, "'assistant'"]),
-        ({"messages": [message("user", "a"), message("user", "b")]}, [2, "'user'"]),
+        (messages(("user", "a")), ["user", "assistant"]),
+        (messages(("assistant", "a")), [1, "'assistant'"]),
+        (messages(("user", "a"), ("user", "b")), [2, "'user'"]),
         ({"messages": [{"role": "user"}]}, ["'content'"]),
-        ({"messages": [message("user", 3)]}, ["int"]),
+        (messages(("user", 3)), ["int"]),
         ({"messages": ["a", "b"]}, ['"messages"', '"role"', '"content"']),
         ({"messages": None}, ['"messages"']),
-        ({"messages": [message("user", "a"), message("assistant", " ")]}, [2, "'assistant'"]),
-        ({"messages": [message("user", ""), message("assistant", "b")]}, [1, "'user'"]),
+        (messages(("user", "a"), ("assistant", " ")), [2, "'assistant'"]),
+        (messages(("user", ""), ("assistant", "b")), [1, "'user'"]),
         ({"instruction": "a", "output": "\n"}, [2, "'assistant'"]),
-        ({"messages": [message("user", [["text"]])]}, ["['text']"]),
-        ({"messages": [message("system", "a"), message("system", "b")]}, ["'system'"]),
-        ({"conversations": [{"from": "gpt", "value": "a"}]}, ["'assistant'"]),
-        ({"conversations": [{"from": "bot", "value": "a"}]}, ["'bot'"]),
+        (messages(("user", [["text"]])), ["['text']"]),
+        (messages(("system", "a"), ("system", "b")), ["'system'"]),
+        (conversations(("gpt", "a")), ["'assistant'"]),
+        (conversations(("bot", "a")), ["'bot'"]),
         ({"conversations": [{"from": "human", "text": "a"}]}, ["'value'"]),
         ({"conversations": "a"}, ['"conversations"', '"from"', '"value"']),
-        ({"messages": [message("user", [{"type": "image_url"}])]}, ["image_url"]),
+        (messages(("user", [{"type": "image_url"}])), ["image_url"]),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, ["tool"]),
         (
             {"messages": [message("user", "a"), message("assistant", "b") | {"weight": 0}]},
@@ -118,12 +105,8 @@ def test_malformed_dialogue_is_named_with_its_line(tmp_path, line, values):
 
 def test_document_parts_are_turns(tmp_path):
     lines = [
-        {"messages": [message("user", "ab"), message("assistant", "c"), message("user", "d")]},
-        {
-            "messages": [
-                message(r, t) for r, t in zip(("user", "assistant") * 2, ("e", "f", "g", "hi"))
-            ]
-        },
+        messages(("user", "ab"), ("assistant", "c"), ("user", "d")),
+        messages(*zip(("user", "assistant") * 2, ("e", "f", "g", "hi"))),
     ]
     found = corpus(tmp_path, lines)
 
@@ -145,8 +128,7 @@ def test_dialogues_are_read_from_parquet(tmp_path):
 
 
 def test_answers_beyond_the_limit_are_left_out_and_counted(tmp_path):
-    turns = ["a" * 3, "b" * 3, "c" * 3, "d" * 3]
-    whole = {"messages": [message(r, t) for r, t in zip(("user", "assistant") * 2, turns)]}
+    whole = messages(*zip(("user", "assistant") * 2, ("aaa", "bbb", "ccc", "ddd")))
     long = {"instruction": "x" * 30, "output": "y"}
     exact = {"instruction": "x" * 4, "output": "y" * 6}
     found = corpus(tmp_path, [whole, long, exact], longest_tokens=10)
@@ -156,9 +138,7 @@ def test_answers_beyond_the_limit_are_left_out_and_counted(tmp_path):
 
 def exchanges(n, size):
     """Returns a dialogue with a number of turns of the same size in bytes."""
-    return {
-        "messages": [message(("user", "assistant")[i % 2], "ab"[i % 2] * size) for i in range(n)]
-    }
+    return messages(*[(("user", "assistant")[i % 2], "ab"[i % 2] * size) for i in range(n)])
 
 
 def test_long_dialogues_are_not_split(tmp_path):

@@ -47,47 +47,43 @@ def test_changed_synthetic_task_is_rejected_after_training(tmp_path, monkeypatch
         opened(tmp_path)
 
 
+TASK = SyntheticTask(["a"], ["a"], [QUESTION])
+
+
+def with_question(**changed):
+    return TASK._replace(questions=[QUESTION._replace(**changed)])
+
+
+def with_pair(**changed):
+    return TASK._replace(pairs=[PAIR._replace(**changed)])
+
+
 @pytest.mark.parametrize(
     ("made", "values"),
     [
         (["snow"], ["['snow']", "`corpora.synthetic_tasks.SyntheticTask`"]),
         (SyntheticTask([], ["a"], [QUESTION]), ["documents", "list"]),
-        (SyntheticTask(["a"], ["a"], [QUESTION._replace(right=2)]), ["right=2"]),
-        (SyntheticTask(["a"], ["a"], [QUESTION._replace(right=0)]), ["right=0"]),
-        (SyntheticTask(["a"], ["a"], [QUESTION._replace(kind="of/snow")]), ["kind='of/snow'"]),
-        (SyntheticTask(np.array(["a"]), ["a"], [QUESTION]), ["documents", "ndarray", "list"]),
-        (SyntheticTask("a", ["a"], [QUESTION]), ["documents", "str", "list"]),
-        (SyntheticTask(["a"], [1], [QUESTION]), ["document", 1, "string"]),
+        (with_question(right=2), ["right=2"]),
+        (with_question(right=0), ["right=0"]),
+        (with_question(kind="of/snow"), ["kind='of/snow'"]),
+        (with_question(answers=" bc"), ["' bc'", "tuple"]),
+        (with_question(answers=(" b", 1)), ["(' b', 1)", "tuple"]),
+        (with_question(answers=(" b", " c", " b")), ["answer ' b'"]),
         (
-            SyntheticTask(["a"], ["a"], [tuple(QUESTION)]),
+            TASK._replace(questions=[tuple(QUESTION)]),
             ["`corpora.synthetic_tasks.SyntheticQuestion`"],
         ),
-        (SyntheticTask(["a"], ["a"], [QUESTION._replace(answers=" bc")]), ["' bc'", "tuple"]),
+        (TASK._replace(documents=np.array(["a"])), ["documents", "ndarray", "list"]),
+        (TASK._replace(documents="a"), ["documents", "str", "list"]),
+        (TASK._replace(heldout=[1]), ["document", 1, "string"]),
+        (TASK._replace(documents=["a", "b"], heldout=["b"]), ["'b'"]),
         (
-            SyntheticTask(["a"], ["a"], [QUESTION._replace(answers=(" b", 1))]),
-            ["(' b', 1)", "tuple"],
-        ),
-        (
-            SyntheticTask(["a"], ["a"], [QUESTION._replace(answers=(" b", " c", " b"))]),
-            ["answer ' b'"],
-        ),
-        (
-            SyntheticTask(["a"], ["a"], [QUESTION], pairs=[("a", "b")]),
+            TASK._replace(pairs=[("a", "b")]),
             ["('a', 'b')", "`corpora.synthetic_tasks.SyntheticPair`"],
         ),
-        (
-            SyntheticTask(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=("a",))]),
-            ["wrong=('a',)", "`corpora.synthetic_tasks.SyntheticPair`"],
-        ),
-        (
-            SyntheticTask(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(kind="x/y")]),
-            ["kind='x/y'"],
-        ),
-        (
-            SyntheticTask(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=PAIR.right)]),
-            [f"right={PAIR.right}", f"wrong={PAIR.right}"],
-        ),
-        (SyntheticTask(["a", "b"], ["b"], [QUESTION]), ["'b'"]),
+        (with_pair(wrong=("a",)), ["wrong=('a',)", "`corpora.synthetic_tasks.SyntheticPair`"]),
+        (with_pair(kind="x/y"), ["kind='x/y'"]),
+        (with_pair(wrong=PAIR.right), [f"right={PAIR.right}", f"wrong={PAIR.right}"]),
     ],
 )
 def test_values_other_than_synthetic_tasks_are_rejected(made, values):
