@@ -209,25 +209,6 @@ def test_fuzzed_files_never_raise(tmp_path, name):
             assert isinstance(record, RawDocument | Bad)
 
 
-def test_malformed_lines_are_named(tmp_path):
-    lines = [b'{"text": "a"}', b"{not json", b"", b'{"txt": 1}', b'{"text": 2}', b'"text"', b"\xff"]
-    lines += [b'{"text": "  "}', b'{"text": "\\ud800"}', b"{}", b'[{"text": "a"}]']
-    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
-    bad = [record for record in read(tmp_path / "a.jsonl")[1:] if record.rule == "malformed"]
-    found = {record.place.rpartition(":")[2]: record for record in bad}
-    assert list(found) == ["2", "4", "5", "6", "7", "9", "10", "11"]
-    assert read(tmp_path / "a.jsonl")[-4].rule == "empty"
-    reasons = [record.reason for record in found.values()]
-    for reason, words in zip(
-        reasons, ("not JSON", "no field 'text', but the line has 'txt'", "is int, ")
-    ):
-        assert words in reason
-    assert found["7"].reason.startswith("not UTF-8") and "half a surrogate" in found["9"].reason
-    assert found["11"].reason.startswith("got an array, expected a JSON object")
-    with refuses(MalformedLine, "a.jsonl", "2"):
-        read(tmp_path / "a.jsonl", "error")
-
-
 @pytest.mark.parametrize(
     "name, content",
     [
@@ -288,12 +269,6 @@ def test_each_line_is_in_one_share_with_its_line_number(tmp_path, size):
         json.loads(x)["text"] for x in lines * 2
     ]
     assert [record.place for record in found if isinstance(record, Bad)] == [f"{path}:5"]
-
-
-def test_overlapping_patterns_and_trailing_comma_find_each_file_once(tmp_path, monkeypatch):
-    (tmp_path / "a.txt").write_text("a")
-    monkeypatch.chdir(tmp_path)
-    assert find_files(f"*.txt, {tmp_path}/a.txt,") == ["a.txt"]
 
 
 def test_shares_group_small_and_split_large_files():
