@@ -10,10 +10,7 @@ from pretrax import models
 from pretrax.cli import convert
 from pretrax.corpora.vocabularies import tokenization
 from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
-from pretrax.models.hugging_face import (
-    parameter_shapes,
-    write_model,
-)
+from pretrax.models.hugging_face import parameter_shapes, write_model
 from pretrax.models.trees import nested
 from pretrax.training.run_configuration import read_fields
 
@@ -50,12 +47,7 @@ def bert(rows=40, heads=("vocabulary", "pair"), **settings):
     """Returns a BERT of `transformers`, by default with all of its pretraining heads."""
     settings = dict(max_positions=64) | settings
     return models.encoder(
-        rows,
-        heads,
-        num_layers=2,
-        **(SMALL | dict(head_dim=4)),
-        **BERT,
-        **settings,
+        rows, heads, num_layers=2, **(SMALL | dict(head_dim=4)), **BERT, **settings
     )
 
 

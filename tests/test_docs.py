@@ -312,10 +312,7 @@ def layer_of(model: str) -> list[str]:
     return [f"--gin.models.{model}.{setting}" for setting in settings]
 
 
-ONE_DECODER_LAYER = [
-    "--gin.training.Run.sequence_lengths={'decoder': 64}",
-    *layer_of("decoder"),
-]
+ONE_DECODER_LAYER = ["--gin.training.Run.sequence_lengths={'decoder': 64}", *layer_of("decoder")]
 # These runs are trained. Other runs are planned: their corpus is opened, and everything is checked.
 TRAINED = {  # identified by one of their arguments
     "--gin_file=my_run.gin": ONE_DECODER_LAYER,
@@ -340,10 +337,7 @@ TRAINED = {  # identified by one of their arguments
     "--run_dir=runs/spans_and_ul2": ONE_LAYER,
     "--run_dir=runs/masks_and_causal": ONE_DECODER_LAYER,
     "--run_dir=runs/teacher": ONE_DECODER_LAYER,
-    "--run_dir=runs/planted": [
-        "--gin.corpora.planted_passages.passages=4",
-        *layer_of("decoder"),
-    ],
+    "--run_dir=runs/planted": ["--gin.corpora.planted_passages.passages=4", *layer_of("decoder")],
     "--run_dir=runs/lines": [
         "--gin.training.Run.initial_run=None",  # The stand-in has another size.
         *layer_of("encoder"),

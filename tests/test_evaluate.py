@@ -277,11 +277,7 @@ def test_invalid_commands_are_rejected(answering, capsys, tmp_path):
     for run_dir, options, values in (
         (answering, [], ["--task=NAME", "--labeled=FILE", "--heldout"]),
         (answering, ["--task=a", "--heldout"], ["--task", "--heldout"]),
-        (
-            answering,
-            ["--task=a", "--step=3", "--all_checkpoints"],
-            ["--step", "--all_checkpoints"],
-        ),
+        (answering, ["--task=a", "--step=3", "--all_checkpoints"], ["--step", "--all_checkpoints"]),
         (answering, ["--heldout", "--beams=4"], ["--beams", "--task"]),
         (answering, ["--labeled=a.tsv", "--split=x"], ["--split", "--task"]),
         (answering, ["--labeled=no.tsv"], ["no.tsv"]),

@@ -118,11 +118,7 @@ def test_page_of_choices_is_short():
 
 def test_settings_are_grouped_by_significance_and_informativeness(tmp_path):
     below = {(variant, name): sign for variant in ("15%", "40%") for name, sign in BELOW.items()}
-    effects_of = {
-        "masking_rate": {("40%", PAIRS): 0.3},
-        "batch_size": {},
-        "packing": below,
-    }
+    effects_of = {"masking_rate": {("40%", PAIRS): 0.3}, "batch_size": {}, "packing": below}
     made = {
         name: planted.results(["15%", "40%"], effects=effects, reference="15%")
         for name, effects in effects_of.items()

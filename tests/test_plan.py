@@ -171,10 +171,7 @@ def test_mixture_of_experts_reports_active_parameters(capsys):
             ["--gin_file=runs/decoder.gin", "--gin.training.Run.batch_size=0"],
             ["training.Run.batch_size", 0],
         ),
-        (
-            ["--gin_file=runs/encoder.gin", "--gin_file=objectives/retromae.gin"],
-            [["restored"]],
-        ),
+        (["--gin_file=runs/encoder.gin", "--gin_file=objectives/retromae.gin"], [["restored"]]),
     ],
 )
 def test_invalid_plans_are_rejected(argv, values, capsys):

@@ -19,11 +19,7 @@ PAGE = "docs/public_api.md"
 def printed(program: str) -> str:
     """What a program prints in a process of its own."""
     ended = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.strip()

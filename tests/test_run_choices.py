@@ -11,11 +11,7 @@ from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.settings.command_line import gin_arguments_in
 from pretrax.settings.gin_reader import GIN_CONFIGS
 from pretrax.training import run_choices
-from pretrax.training.run_choices import (
-    NamedWords,
-    add_run_arguments,
-    parse_run,
-)
+from pretrax.training.run_choices import NamedWords, add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_run
 from tests.comparison import small
 from tests.refusals import exits, refuses
@@ -193,10 +189,7 @@ def test_error_of_a_combination_repeats_the_typed_names(capsys, monkeypatch):
         raise ValueError("The objective needs heads.")
 
     monkeypatch.setattr(train, "train", reject)
-    for words, is_named in (
-        (["decoder", "--objective=retromae"], True),
-        (["decoder"], False),
-    ):
+    for words, is_named in ((["decoder", "--objective=retromae"], True), (["decoder"], False)):
         with pytest.raises(SystemExit):
             cli.run("train", words)
         assert ("decoder --objective=retromae" in capsys.readouterr().err) == is_named

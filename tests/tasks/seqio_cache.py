@@ -21,11 +21,7 @@ def write_cache(task: seqio.Task, folder, *, num_files: int = 3) -> str:
                 for example in examples[k::num_files]:
                     file.write(seqio.dict_to_tfexample(example).SerializeToString())
         features = {name: _described(value) for name, value in examples[0].items()}
-        info = {
-            "num_shards": num_files,
-            "features": features,
-            "seqio_version": seqio.__version__,
-        }
+        info = {"num_shards": num_files, "features": features, "seqio_version": seqio.__version__}
         _write(seqio.get_cached_info_path(directory, split), info)
         _write(seqio.get_cached_stats_path(directory, split), {"examples": len(examples)})
     with open(os.path.join(directory, "COMPLETED"), "w"):

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from pretrax.corpora import library
-from pretrax.corpora.python_library import (
-    python_definitions,
-    python_passages,
-    python_questions,
-)
+from pretrax.corpora.python_library import python_definitions, python_passages, python_questions
 from pretrax.corpora.python_library.python_sources import LibraryText, library_documents
 from pretrax.tasks import sample_text
 

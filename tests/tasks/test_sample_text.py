@@ -44,11 +44,7 @@ def test_word_vocabulary_has_one_token_per_word():
 
 
 @pytest.mark.parametrize(
-    "arguments, expected",
-    [
-        (dict(texts=[" \n "]), "--text"),
-        (dict(file="latin.txt"), "latin.txt"),
-    ],
+    "arguments, expected", [(dict(texts=[" \n "]), "--text"), (dict(file="latin.txt"), "latin.txt")]
 )
 def test_text_that_cannot_be_shown_is_rejected(arguments, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

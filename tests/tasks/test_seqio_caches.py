@@ -79,11 +79,7 @@ tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
-    [
-        [tokenize, CACHE, append_eos],
-        [tokenize, append_eos, CACHE],
-        [CACHE, tokenize, append_eos],
-    ],
+    [[tokenize, CACHE, append_eos], [tokenize, append_eos, CACHE], [CACHE, tokenize, append_eos]],
 )
 def test_cached_task_gives_the_text_of_its_source(tmp_path, steps):
     """The cache may come before or after tokenization. The source is not read again."""

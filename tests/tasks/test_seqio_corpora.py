@@ -237,16 +237,8 @@ def test_unreadable_tasks_are_rejected(tmp_path, tiny):
     for settings, error, named in (
         ({"mixture_or_task_name": "tiny_txt"}, ValueError, "tiny_text"),
         ({"mixture_or_task_name": "c4_v301_span"}, ValueError, "c4_v301_span_corruption"),
-        (
-            {"mixture_or_task_name": "tiny_text", "split": "test"},
-            ValueError,
-            "'test'",
-        ),
-        (
-            {"mixture_or_task_name": "tiny_text", "feature": "inputs"},
-            ValueError,
-            "'inputs'",
-        ),
+        ({"mixture_or_task_name": "tiny_text", "split": "test"}, ValueError, "'test'"),
+        ({"mixture_or_task_name": "tiny_text", "feature": "inputs"}, ValueError, "'inputs'"),
         ({"mixture_or_task_name": "x", "module": "no_such.module"}, ValueError, "no_such.module"),
         ({"mixture_or_task_name": "x", "module": "no.py"}, FileNotFoundError, "no.py"),
         (

@@ -283,10 +283,7 @@ def test_scheduled_rates_apportion_the_rows_of_each_step():
 
 
 def test_turn_taking_members_alternate_in_the_read_rows():
-    members = {
-        "span": (span_corruption, turns(3, 0)),
-        "prefix": (prefix_lm, turns(3, 1)),
-    }
+    members = {"span": (span_corruption, turns(3, 0)), "prefix": (prefix_lm, turns(3, 1))}
     objective = mixture(tiny.IDS, members)
     plan = tiny.plan(tiny.decoder(), objective, {"decoder": 48}, data_shards=2)
     rows = steps(tiny.batches(plan, tiny.mesh_of(1), data_shards=2), 7)

@@ -469,11 +469,7 @@ def test_circular_macros_are_listed_and_rejected_when_read(tmp_path):
             ["models.decoder.emb_dim = 8", "training.Run.model = @models.encoder"],
             ["models.decoder.emb_dim = 8", "training.Run.model = @models.encoder"],
         ),
-        (
-            ["runs/decoder.gin"],
-            ["batch_size = 4"],
-            ["--gin.training.Run.batch_size"],
-        ),
+        (["runs/decoder.gin"], ["batch_size = 4"], ["--gin.training.Run.batch_size"]),
         (["runs/decoder.gin"], ["STEPS = %STEPS"], ["gin", "macros"]),
         (
             ["runs/decoder.gin"],
@@ -481,18 +477,10 @@ def test_circular_macros_are_listed_and_rejected_when_read(tmp_path):
             ["training.Run.sequence_lengths"],
         ),
         (["runs/decoder.gin"], ["models.encoder.emb_dim = 8"], ["models.builders.encoder"]),
-        (
-            ["runs/decoder.gin"],
-            ["optimizers.warmup_cosine.peek = 8"],
-            ["'peak'", "warmup_steps"],
-        ),
+        (["runs/decoder.gin"], ["optimizers.warmup_cosine.peek = 8"], ["'peak'", "warmup_steps"]),
         (["runs/decoder.gin"], ["training.Run.model = @models.decodr"], ["'decoder'"]),
         (["runs/decoder.gin"], ["nowhere.f = 1"], ["'nowhere'", "optimizers"]),
-        (
-            ["objectives/ul2.gin"],
-            [],
-            ["run_dir", "corpus", "model", "--corpus=python_library"],
-        ),
+        (["objectives/ul2.gin"], [], ["run_dir", "corpus", "model", "--corpus=python_library"]),
         (["runs/decode.gin"], [], ["'runs/decode.gin'", "runs/decoder.gin"]),
         (["runs/decoder.gin"], ["Run.batch_size = 4"], ["training.Run"]),
         (["runs/decoder.gin"], ["decoder.emb_dim = 64"], ["models.decoder"]),

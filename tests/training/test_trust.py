@@ -100,10 +100,7 @@ SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
         ),
         ([SEQIO, "seqio_corpora.seqio_pairs.module = [('evil.py',)]"], ["line 3", ("evil.py",)]),
         (["import optax.contrib"], ["line 2", "optax.contrib"]),
-        (
-            ["import optax", "a.b = @optax.inject_hyperparams"],
-            ["line 3", "'inject_hyperparams'"],
-        ),
+        (["import optax", "a.b = @optax.inject_hyperparams"], ["line 3", "'inject_hyperparams'"]),
         (
             ["import optax", "optax.apply_if_finite.inner = 1"],
             ["line 3", "'apply_if_finite'", "optax"],
@@ -116,10 +113,7 @@ SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
             ["import optax", "a.b = @optax.schedules._schedule.jax.debug.callback"],
             ["line 3", "'debug_callback'", "jax"],
         ),
-        (
-            ["import optax", "a.b = @optax.schedules._schedule.jnp.save()"],
-            ["line 3", "'save'"],
-        ),
+        (["import optax", "a.b = @optax.schedules._schedule.jnp.save()"], ["line 3", "'save'"]),
         (
             [
                 "import optax",
