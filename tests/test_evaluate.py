@@ -295,7 +295,6 @@ def test_invalid_commands_are_rejected(answering, capsys, tmp_path):
         (answering, ["--task=colors", "--module=none.py"], ["none.py"]),
         (answering, ["--heldout"], ["config.gin", "corpus"]),
         (masked, ["--task=colors"], ["'mask'"]),
-        (tmp_path, ["--task=colors"], [tmp_path, "config.gin"]),
         (tmp_path, ["--heldout"], [tmp_path, "config.gin"]),
     ):
         assert_named(fails(capsys, f"--run={run_dir}", *options), *values)

@@ -44,16 +44,6 @@ def test_warns_accepts_a_message_with_all_values():
         warnings.warn("rate = 1.5", stacklevel=1)
 
 
-def test_refuses_does_not_catch_other_error_types():
-    with pytest.raises(KeyError), refuses(ValueError):
-        refused(error=KeyError)
-
-
-def test_refuses_fails_if_nothing_is_raised():
-    with pytest.raises(pytest.fail.Exception), refuses(ValueError, "rate"):
-        pass
-
-
 def test_no_test_matches_a_sentence():
     """`pytest.raises` and `pytest.warns` would match words, which may be reworded freely."""
     option = "match" + "="
