@@ -1,8 +1,11 @@
 """A crashed run continues from the copies on its hosts' disks if all are intact and its own."""
 
+import json
 import pathlib
 import shutil
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -345,43 +348,40 @@ def test_required_disk_space_counts_each_held_shard_once():
     assert local_copies._bytes_of_parts({"x": x, "whole": whole}) == 8 * 3 * 4 + 5 * 4
 
 
-def both(run, program=("train.py",), env=None, **mesh) -> tuple[list[str], list[int]]:
-    """Runs two processes of two devices each, and returns their outputs and exit codes."""
-    mesh = {f"mesh__make_mesh__{name}": size for name, size in mesh.items()}
+def both(run, program=("train.py",), env=None) -> str:
+    """Runs two processes of two devices each, which both have all parameters.
+
+    Returns the output of both, after which `env` may have ended them by `kill -9`.
+    """
     processes = [
         run.start(
             devices=2,
             env=place | (env or {}),
             program=program,
             training__Run__distributed=True,
-            **mesh,
+            mesh__make_mesh__data=2,
+            mesh__make_mesh__fsdp=2,
         )
         for place in places()
     ]
+    output = " ".join(communicate(processes).split())
+    assert [p.returncode for p in processes] == [-signal.SIGKILL if env else 0] * 2, output
+    return output
+
+
+def communicate(processes) -> str:
+    """Returns the outputs and errors of processes that run together."""
     try:
-        output = [process.communicate(timeout=240) for process in processes]
+        return "".join(text for p in processes for text in p.communicate(timeout=240))
     finally:
         for process in processes:
             process.kill()
-    return [" ".join((out + err).split()) for out, err in output], [p.returncode for p in processes]
-
-
-SHARED = dict(data=2, fsdp=2)  # each process has all parameters
-
-
-@pytest.fixture(scope="module")
-def uninterrupted_pair(data, tmp_path_factory):
-    run = tiny.Run(tmp_path_factory.mktemp("whole_of_two"), data)
-    output, ends = both(run, **SHARED)
-    assert ends == [0, 0], output
-    return run
 
 
 @pytest.fixture(scope="module")
 def killed_once(data, tmp_path_factory):
     run = LocalRun(tmp_path_factory.mktemp("killed") / "here", data)
-    output, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, **SHARED)
-    assert ends == [-signal.SIGKILL] * 2, output
+    both(run, ("-c", KILLED), {"KILLED": "7"})
     assert run.saved() == [4] and run.copies(0) == run.copies(1) == [7]
     shutil.copytree(run.dir.parent, run.dir.parent.with_name("kept"))
     return run
@@ -395,72 +395,45 @@ def killed(killed_once):
     return killed_once
 
 
-def lost(copy):
-    shutil.rmtree(copy.parent)
-
-
-def damaged(copy):
-    for file in copy.glob("state/**/d/*"):
-        tiny.truncate(file)
-
-
-def with_other_sums(copy):
-    """Changes a checksum so that it does not match the arrays, which can still be read."""
-    file = copy / "data/checksums.json"
-    about = atomic_writes.read_json(file)
-    name = next(iter(about["arrays"]))
-    atomic_writes.write_record(file, about | {"arrays": about["arrays"] | {name: 1}})
-
-
-def mark_as_another_run(copy):
-    file = copy / "data/checksums.json"
-    atomic_writes.write_record(file, atomic_writes.read_json(file) | {"id": "0" * 16})
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "harm, why",
-    [
-        (None, ""),
-        (lost, "process 1 has none"),
-        (damaged, "another process cannot read it"),
-        (with_other_sums, "the copy of another process is damaged"),
-        (mark_as_another_run, "another process cannot read it"),
-    ],
-)
-def test_two_processes_continue_from_copies_only_if_both_are_intact(
-    killed, uninterrupted_pair, harm, why
-):
-    if harm:
-        (copy,) = killed.local.glob("*/process_1/7")
-        harm(copy)
-    (output, other), ends = both(killed, **SHARED)
-    assert ends == [0, 0], output + other
-    if harm:
-        assert f"warning: The local copy of step 7 is not used: {why}." in output
-        assert "Continuing from the checkpoint of step 4." in output
-    else:
-        assert "Continuing from the local copy of step 7." in output and "warning" not in output
-    assert killed.lines() == uninterrupted_pair.lines()
-    resumed_checkpoint, expected_checkpoint = (
-        run.dir / "checkpoints/12" for run in (killed, uninterrupted_pair)
-    )
-    assert tiny.data_files(resumed_checkpoint) == tiny.data_files(
-        expected_checkpoint
-    )  # the data position and all checksums
+def test_two_processes_resumed_from_copies_equal_uninterrupted_ones(killed, data, tmp_path):
+    whole = tiny.Run(tmp_path, data)
+    both(whole)
+    output = both(killed)
+    assert "Continuing from the local copy of step 7." in output and "warning" not in output
+    assert killed.lines() == whole.lines()
+    resumed, expected = (tiny.data_files(run.dir / "checkpoints/12") for run in (killed, whole))
+    assert resumed == expected  # the data position and all checksums
     assert killed.copies(0) == killed.copies(1) == []
 
 
 @pytest.mark.slow
-def test_copies_of_another_mesh_are_not_used_by_two_processes(data, tmp_path):
-    run = LocalRun(tmp_path, data)
-    output, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, data=1, fsdp=4)
-    assert ends == [-signal.SIGKILL] * 2, output
-    (output, other), ends = both(run, data=4, fsdp=1)
-    assert ends == [0, 0], output + other
-    why = "it was made on a mesh with other parts of the arrays on this host"
-    assert f"The local copy of step 7 is not used: {why}." in output
-    assert "Continuing from the checkpoint of step 4." in output
+def test_two_processes_use_copies_only_if_both_are_intact(tmp_path):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.training.copies_of_two_processes", tmp_path],
+            cwd=tiny.ROOT,
+            env=tiny.environment(2, **place),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for place in places()
+    ]
+    output = communicate(processes)
+    assert [p.returncode for p in processes] == [0, 0], output
+    (printed,) = (line for line in output.splitlines() if line.startswith("{"))
+    reasons = {
+        "lost": "process 1 has none",
+        "damaged": "another process cannot read it",
+        "another checksum": "the copy of another process is damaged",
+        "another run": "another process cannot read it",
+        "another mesh": "it was made on a mesh with other parts of the arrays on this host",
+    }
+    assert json.loads(printed) == {"none": [7, True, ""]} | {
+        harm: [4, False, f"The local copy of step 7 is not used: {why}."]
+        for harm, why in reasons.items()
+    }
 
 
 @pytest.mark.slow
