@@ -197,8 +197,12 @@ def data_files(checkpoint) -> dict:
 
 def on_one_device(patch) -> None:
     """Makes runs find one device, as on a laptop. Steps for eight compile a third longer."""
-    one = jax.devices()[:1]
-    patch.setattr(jax, "devices", lambda: one)
+    on_devices(patch, 1)
+
+
+def on_devices(patch, count: int) -> None:
+    found = jax.devices()[:count]
+    patch.setattr(jax, "devices", lambda: found)
 
 
 def mesh_of(data, fsdp=1, tensor=1, context=1):
