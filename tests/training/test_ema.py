@@ -99,8 +99,5 @@ def test_resumed_run_continues_the_average(whole, tmp_path):
 
 @pytest.mark.slow
 def test_evaluation_uses_the_average(whole, tmp_path):
-    """An average that forgets immediately equals the parameters."""
     plain = train(run_of(tmp_path / "plain"))
-    same = train(run_of(tmp_path / "same", **{"training.Run.ema_decay": 1e-9}))
-    np.testing.assert_allclose(same, plain, rtol=1e-6)
     assert abs(read_result(str(whole.dir)).scores[0].loss - plain) > 1e-3

@@ -250,6 +250,7 @@ def test_warm_up_longer_than_training_is_rejected(warmup_steps):
         (warmup_cosine, {"warmup_steps": 2}, "peak", -0.1),
         (warmup_cosine, {"peak": 0.1, "warmup_steps": 2}, "end_share", -0.1),
         (adamw, {"learning_rate": 0.1}, "weight_decay", -0.1),
+        (adamw, {"learning_rate": 0.1}, "clip_norm", 0.0),
         (muon, {"learning_rate": 0.1}, "weight_decay", -0.1),
         (adafactor, {"learning_rate": 0.1}, "weight_decay", -0.1),
     ],
@@ -268,11 +269,6 @@ def test_learning_rate_may_be_a_schedule_or_a_number():
     for rate in ("0.1", -0.1, None, True, float("nan")):
         with refuses(ValueError, "learning_rate", "0"):
             adamw(10, learning_rate=rate)
-
-
-def test_clip_norm_of_0_is_rejected():
-    with refuses(ValueError, "clip_norm"):
-        adamw(10, learning_rate=constant, clip_norm=0.0)
 
 
 def _matrix(x):
