@@ -46,7 +46,7 @@ AS_T5_READS = {
         (
             {"sentence1": "He said so.", "sentence2": "So he said.", "label": 1},
             "mrpc sentence1: He said so. sentence2: So he said.",
-        ),
+        )
     ],
     "glue_stsb": [
         (
@@ -62,25 +62,22 @@ AS_T5_READS = {
         (
             {"premise": "It rains.", "hypothesis": "It is dry.", "label": 2},
             "mnli hypothesis: It is dry. premise: It rains.",
-        ),
+        )
     ],
     "glue_mnli_mismatched": [
-        (
-            {"premise": "Hm.", "hypothesis": "Yes.", "label": 1},
-            "mnli hypothesis: Yes. premise: Hm.",
-        ),
+        ({"premise": "Hm.", "hypothesis": "Yes.", "label": 1}, "mnli hypothesis: Yes. premise: Hm.")
     ],
     "super_glue_boolq": [
         (
             {"question": "is it blue", "passage": "The sky is blue.", "label": 1},
             "boolq passage: The sky is blue. question: is it blue",
-        ),
+        )
     ],
     "super_glue_cb": [
         (
             {"premise": "Do I?", "hypothesis": "I do.", "label": 2},
             "cb hypothesis: I do. premise: Do I?",
-        ),
+        )
     ],
     "super_glue_copa": [
         (
@@ -92,7 +89,7 @@ AS_T5_READS = {
                 "label": 0,
             },
             "copa choice1: It broke. choice2: It flew. premise: It fell. question: effect",
-        ),
+        )
     ],
     "super_glue_wic": [
         (
@@ -107,7 +104,7 @@ AS_T5_READS = {
                 "label": 0,
             },
             "wic sentence1: A river bank. sentence2: A bank. word: bank",
-        ),
+        )
     ],
     "super_glue_wsc": [
         (
@@ -143,7 +140,7 @@ AS_T5_READS = {
                 "label": 1,
             },
             "multirc question: Who? answer: Ada paragraph: Sent 1: Ada wrote it. ",
-        ),
+        )
     ],
 }
 ANSWERS = {
@@ -224,15 +221,10 @@ def lines_of(path: Path) -> list[dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", AS_T5_READS)
-def test_texts_and_answers_match_t5(evaluated, task):
+def test_texts_and_answers_match_t5_and_score_1(evaluated, task):
     kept = lines_of(evaluated / f"{task}-0.jsonl")
     assert [line["text"] for line in kept] == [text for _, text in AS_T5_READS[task]]
     assert [line["target"] for line in kept] == ANSWERS[task]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", AS_T5_READS)
-def test_correct_answers_score_1(evaluated, task):
     (found,) = (line for line in lines_of(evaluated / "metrics.jsonl") if line["task"] == task)
     metrics = {name: value for name, value in found.items() if name not in ("task", "step")}
     assert metrics == pytest.approx(dict.fromkeys(METRICS.get(task, ["accuracy"]), 1))
