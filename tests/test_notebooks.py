@@ -17,6 +17,11 @@ SAYS = {
     "write_an_objective": ["backward_lm", "Done. runs/backward holds"],
     "compare_two": ["causal 0 ", "prefix 1 ", "Does a prefix that is read from both sides help?"],
 }
+# What the tests replace in the cells, so that models are trained for a few steps only.
+SHORTER = {
+    "number = 60_000": "number = 6_000\neval_metrics.in_context.examples = 8",
+    "--steps=20": "--steps=2",
+}
 
 
 def test_every_notebook_has_a_test():
@@ -30,6 +35,9 @@ def test_notebook_runs_and_prints_the_expected_output(name, tmp_path, monkeypatc
     for variable, value in environment().items():
         monkeypatch.setenv(variable, value)
     book = nbformat.read(ROOT / f"docs/notebooks/{name}.ipynb", as_version=4)
+    for cell in book.cells:
+        for written, shorter in SHORTER.items():
+            cell.source = cell.source.replace(written, shorter)
     client = nbclient.NotebookClient(
         book, timeout=600, resources={"metadata": {"path": str(tmp_path)}}
     )
