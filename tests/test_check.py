@@ -99,6 +99,7 @@ def test_broken_objective_fails_with_exit_status_1(module, capsys, settings, wor
         (["{module}.shifted", "apart=true"], ["apart=True"]),
         (["{module}.shifted", "by={{[]: 1}}"], ["by={[]: 1}"]),
         (["{module}.of_rows_in_words"], ["Rows(kind)"]),
+        (["{module}.shifted", "by=1", "apart=True", "by=2"], ["by=1", "by=2"]),
         (["{module}.failing"], ["own_objectives.py, line 22", "AttributeError"]),
         (["{module}.with_a_head"], [["vocabulary", "pooled"]]),
         (["pretrax.objectives.check_token_ids"], ["TokenIds", "Objective"]),
@@ -120,8 +121,3 @@ def test_module_of_pretrax_needs_its_full_name(in_checkout, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with exits(capsys, "'objectives'", "'pretrax.objectives'"):
         check.main(["objectives.ul2"])
-
-
-def test_duplicate_setting_is_rejected(module, capsys):
-    with exits(capsys, "by=1", "by=2"):
-        check.main([f"{module}.shifted", "by=1", "apart=True", "by=2"])

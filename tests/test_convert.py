@@ -794,10 +794,7 @@ def in_files(directory, name):
             ["model.safetensors", "damaged"],
         ),
         (lambda d: changed(d, lambda t: t.pop("model.norm.weight")), [1, "model.norm.weight"]),
-        (
-            lambda d: changed(d, lambda t: t.update(extra=np.zeros(3, np.float32))),
-            [1, "extra"],
-        ),
+        (lambda d: changed(d, lambda t: t.update(extra=np.zeros(3, np.float32))), [1, "extra"]),
         (
             lambda d: changed(d, lambda t: t["model.norm.weight"].fill(np.nan)),
             ["model.norm.weight", "nan"],
@@ -806,14 +803,8 @@ def in_files(directory, name):
             lambda d: changed(d, lambda t: t.update(one_weight(np.int8))),
             ["model.norm.weight", "int8", "floats"],
         ),
-        (
-            lambda d: edit_config(d, vocab_size=10**12),
-            ["vocab_size", "2,147,483,647", 10**12],
-        ),
-        (
-            lambda d: edit_config(d, num_hidden_layers=10**7),
-            ["num_decoder_layers", "4,096", 10**7],
-        ),
+        (lambda d: edit_config(d, vocab_size=10**12), ["vocab_size", "2,147,483,647", 10**12]),
+        (lambda d: edit_config(d, num_hidden_layers=10**7), ["num_decoder_layers", "4,096", 10**7]),
         (lambda d: edit_config(d, model_type=["llama"]), ["model_type=['llama']", "'llama'"]),
         (lambda d: edit_config(d, hidden_act=["silu"]), ["JSON", "'list'"]),
         (lambda d: edit_config(d, rope_parameters=["linear"]), ["JSON", "'list'"]),
@@ -904,7 +895,7 @@ def test_rejected_export_writes_nothing(tmp_path, capsys):
     config = tmp_path / "run" / "config.gin"
     config.write_text(tiny.unsealed_config(config) + "models.decoder.logit_softcap = 3.0\n")
     output = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    assert "logit_softcap" in output
+    assert_named(output, "llama", "logit_softcap", "3.0")
     assert not (tmp_path / "again").exists()
 
 
@@ -987,12 +978,6 @@ def test_single_file_takes_precedence_over_a_shard_index(tmp_path):
     assert len(list((tmp_path / "second").glob("*.safetensors"))) > 2
     run(f"--from=hf:{second}", f"--to={tmp_path}/run")
     assert_equal(open_saved_model(f"{tmp_path}/run").params, params)
-
-
-def test_model_without_a_family_is_rejected_with_the_differing_setting(tmp_path):
-    model = models.decoder(64, **SMALL, num_layers=1, logit_softcap=3.0)
-    with refuses(ValueError, "llama", "logit_softcap", "3.0"):
-        write_model(str(tmp_path), model.config, random_params(model))
 
 
 def test_encoder_without_a_family_is_rejected_with_the_differing_setting():

@@ -430,12 +430,7 @@ def test_conflicting_or_invalid_arguments_are_rejected(capsys, arguments, values
     assert_named(fails(capsys, "--run=not_opened", *arguments), *values)
 
 
-def test_missing_run_checkpoint_or_vocabulary_is_named(run_of, capsys, tmp_path):
-    none = tmp_path / "none"
-    assert_named(fails(capsys, f"--run={none}", "a"), none, "config.gin")
-    new = write_run(tmp_path / "new", "decoder", "causal_lm")
-    (tmp_path / "new" / "checkpoints").rename(tmp_path / "away")
-    assert_named(fails(capsys, f"--run={new}", "a"), new, "checkpoint")
+def test_run_without_a_vocabulary_is_rejected(capsys, tmp_path):
     mute = write_run(tmp_path / "mute", "decoder", "causal_lm", vocabulary=None)
     assert_named(fails(capsys, f"--run={mute}", "a"), mute, "vocabulary.json")
 
