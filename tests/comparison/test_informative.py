@@ -3,7 +3,7 @@
 import pytest
 
 from pretrax.comparison.figures import peak_figures
-from pretrax.comparison.report import informative, wording
+from pretrax.comparison.report import informative
 from pretrax.comparison.report.positive_controls import controls_in
 from pretrax.comparison.report.summary import summary_of
 from tests.comparison import planted
@@ -114,16 +114,3 @@ def test_figure_without_variance_is_judged_by_its_value(seeds, is_shown):
     column = found.columns[0]
     assert informative.is_shown_better(column, "a", 0.5) is is_shown
     assert not informative.is_shown_better(column, "a", 0.9)
-
-
-def test_report_names_figures_that_are_not_informative():
-    found = summarized({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})
-    (claim,) = wording.significant(found)
-    (line,) = wording.not_informative(found)
-    assert 'Not informative: neither "b" nor "a"' in claim
-    assert line.startswith(f"{FIGURE} is not informative: no variant is shown to be better")
-    answer, _, blind = wording.findings(found)
-    assert FIGURE in blind and FIGURE not in answer
-    assert not wording.not_informative(summarized(HELD))
-    answer, *_ = wording.findings(summarized(HELD))
-    assert '"b"' in answer and FIGURE in answer

@@ -45,17 +45,6 @@ def test_tuning_trials_including_diverged_ones_are_stored(tmp_path):
         results.read(tmp_path)
 
 
-def test_results_without_tuning_fields_are_read(tmp_path):
-    results.write(tmp_path, planted.results(["15%", "40%"]))
-    file = tmp_path / "comparison.json"
-    kept = atomic_writes.read_json(file)
-    for name in ("tuned", "shares", "learning_rates"):
-        del kept[name]
-    atomic_writes.write_record(file, kept)
-    assert results.read(tmp_path) == planted.results(["15%", "40%"])
-    assert not (tmp_path / "tuning.jsonl").exists()
-
-
 def test_earlier_checkpoints_are_stored_in_addition_to_final_figures(tmp_path):
     ends = planted.results(["15%", "40%"], seeds=(0, 1))
     made = planted.over_training(ends, 3)
@@ -71,18 +60,6 @@ def test_earlier_checkpoints_are_stored_in_addition_to_final_figures(tmp_path):
     results.write_lines(tmp_path / "results.jsonl", [lines[0]])
     with refuses(ValueError, "results.jsonl", "1"):
         results.read(tmp_path)
-
-
-def test_results_without_checkpoint_fields_count_as_final(tmp_path):
-    made = planted.results(["15%", "40%"])
-    results.write(tmp_path, made)
-    file = tmp_path / "results.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    for line in lines:
-        for name in (*TrainingCost._fields, "crc32"):
-            del line[name]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert results.read(tmp_path) == made
 
 
 def test_files_do_not_depend_on_the_order_of_finished_runs(tmp_path):
