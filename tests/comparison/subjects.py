@@ -18,13 +18,18 @@ from pretrax.training.step import Recipe
 from tests.inference.runs import trained
 
 
+def with_constant_outputs(one: Trained) -> Trained:
+    """Returns the model with zeros as parameters, so that its outputs are constant."""
+    return one._replace(params=jax.tree.map(np.zeros_like, one.params))
+
+
 def subject_of(one: Trained, constant: bool = False, corpus: Callable | None = None) -> Subject:
     """Returns a run as eval metrics read it.
 
     With `constant`, the states of its model are zeros for every input.
     """
     if constant:
-        one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
+        one = with_constant_outputs(one)
     subject = Subject("runs/x")
     subject.trained, subject.fields = one, {"corpus": corpus}
     return subject

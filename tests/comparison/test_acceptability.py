@@ -4,7 +4,6 @@ import collections
 import functools
 import json
 
-import jax
 import numpy as np
 import pytest
 
@@ -25,7 +24,7 @@ from pretrax.corpora.python_library.python_sources import (
     library_documents,
     split_documents,
 )
-from tests.comparison.subjects import subject_of, subject_with_noise
+from tests.comparison.subjects import subject_of, subject_with_noise, with_constant_outputs
 from tests.inference.runs import trained
 from tests.refusals import refuses
 
@@ -70,14 +69,10 @@ def test_library_pairs_have_the_same_characters_and_a_wrong_text():
             assert making.compiles(good) and making.compiles(bad) == (kind == "names")
 
 
-def constant(one):
-    return one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
-
-
 @pytest.mark.slow
 def test_constant_outputs_score_one_half():
-    constant_model = constant(trained("decoder", "causal_lm"))
-    summary, *kinds = minimal_pairs(subject_of(constant_model), pairs=2)
+    constant = subject_of(trained("decoder", "causal_lm"), constant=True)
+    summary, *kinds = minimal_pairs(constant, pairs=2)
     assert (summary.value, summary.baseline, summary.note) == (0.5, 0.5, "12 pairs")
     assert [(k.name, k.value) for k in kinds] == [(f"minimal_pairs/{k}", 0.5) for k in KINDS]
 
@@ -107,7 +102,7 @@ def test_tie_scores_half_a_point_in_any_order(builder, name):
 
     one = trained(builder, name)
     assert sorted(points(one)) == [0.0, 1.0]
-    assert points(constant(one)) == [0.5, 0.5]
+    assert points(with_constant_outputs(one)) == [0.5, 0.5]
 
 
 @pytest.mark.slow
@@ -133,8 +128,8 @@ def test_empty_and_one_token_texts_are_scored_by_noise(texts):
 
 @pytest.mark.slow
 def test_pairs_have_different_noise_and_ties_score_half_a_point():
-    constant_model = constant(trained("decoder", "block_diffusion"))
-    subject = subject_with_noise(constant_model, "block_diffusion")
+    constant = with_constant_outputs(trained("decoder", "block_diffusion"))
+    subject = subject_with_noise(constant, "block_diffusion")
     found = log_probs_by_noise(subject, BOTH, 8)
     assert scored(found) == [0.5, 0.5] and found[0] != found[2]
 

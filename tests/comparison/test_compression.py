@@ -4,7 +4,6 @@ import itertools
 import math
 import types
 
-import jax
 import numpy as np
 import pytest
 
@@ -12,7 +11,7 @@ from pretrax.comparison.eval_metrics import compression as module
 from pretrax.comparison.eval_metrics.compression import bits_per_byte, heldout_rows
 from pretrax.objectives import PromptForm
 from tests.comparison.compressible import TEXTS, corpus, subject
-from tests.comparison.subjects import subject_with_noise
+from tests.comparison.subjects import subject_with_noise, with_constant_outputs
 from tests.inference.runs import CODEC, IDS, ROWS, trained
 from tests.refusals import refuses
 
@@ -33,10 +32,7 @@ BYTES = len("".join(TEXTS).encode())
 )
 def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, unit):
     """The vocabulary is bytes, so a token is a byte, and nothing is sampled."""
-    trained_model = trained(builder, name)
-    trained_model = trained_model._replace(
-        params=jax.tree.map(lambda x: 0 * x, trained_model.params)
-    )
+    trained_model = with_constant_outputs(trained(builder, name))
     first, *error = bits_per_byte(subject(trained_model), row_tokens=16, positions=9, draws=2)
     assert (first.name, first.unit) == ("bits_per_byte", unit)
     assert first.value == pytest.approx(math.log2(ROWS), rel=1e-5)
@@ -131,8 +127,7 @@ def subject_of_run(one, name, **settings):
 )
 def test_noise_bound_of_constant_outputs_is_the_log_of_the_ids(builder, name, ids):
     """The model knows nothing, so all rows of the embedding, or all bytes, are equally likely."""
-    trained_model = trained(builder, name)
-    trained_model = trained_model._replace(params=jax.tree.map(np.zeros_like, trained_model.params))
+    trained_model = with_constant_outputs(trained(builder, name))
     bits, error = bits_per_byte(subject_of_run(trained_model, name), row_tokens=16, draws=128)
     assert bits.unit == "bits per byte, upper bound" and "noise" in bits.note
     assert bits.value == pytest.approx(math.log2(ids), abs=4 * error.value + 0.02)
@@ -143,8 +138,7 @@ def test_noise_bound_of_constant_outputs_is_the_log_of_the_ids(builder, name, id
 @pytest.mark.parametrize("name", ["any_subset_lm", "shuffled_lm"])
 def test_order_bound_of_constant_outputs_is_the_log_of_the_ids(name):
     """Every token is predicted once in every order, so a constant model has no sampling error."""
-    trained_model = trained("decoder", name)
-    trained_model = trained_model._replace(params=jax.tree.map(np.zeros_like, trained_model.params))
+    trained_model = with_constant_outputs(trained("decoder", name))
     bits, error = bits_per_byte(subject_of_run(trained_model, name), row_tokens=16, draws=4)
     assert bits.unit == "bits per byte, upper bound"
     assert bits.value == pytest.approx(math.log2(ROWS), rel=1e-5)

@@ -13,11 +13,7 @@ from pretrax.comparison.eval_metrics.parts.finetuning_recipe import (
     FinetuningRecipe,
     finetuned,
 )
-from pretrax.comparison.eval_metrics.parts.finetuning_steps import (
-    Peak,
-    at_best_peak,
-    from_scratch,
-)
+from pretrax.comparison.eval_metrics.parts.finetuning_steps import Peak, at_best_peak, from_scratch
 from pretrax.comparison.eval_metrics.parts.frozen import text_features, word_features
 from pretrax.corpora.python_library.python_passages import Tagged
 from tests.comparison.subjects import by_name, subject_of
@@ -46,15 +42,19 @@ def test_every_layout_learns_reproducibly(builder):
         )
 
 
+def class_logits(one, texts, words, kernel, bias):
+    """Returns the logits of a head with this kernel and bias, for texts of at most 8 tokens."""
+    rows = finetuning_recipe.text_rows(one, texts, words, tokens=8)
+    params = {"model": one.params, "head": {"kernel": kernel, "bias": bias}}
+    batch = finetuning_recipe.row_batch(one, rows)
+    return finetuning_recipe.class_logits(one.model, params, *batch)
+
+
 @pytest.mark.slow
 def test_text_head_is_linear_in_the_mean_state_of_its_text():
     trained_model = trained("encoder", "masked_lm")
-    rows = finetuning_recipe.text_rows(trained_model, ["abc", "some more"], None, tokens=8)
     kernel = np.random.default_rng(0).normal(size=(16, 3))
-    params = {"model": trained_model.params, "head": {"kernel": kernel, "bias": np.arange(3.0)}}
-    logits = finetuning_recipe.class_logits(
-        trained_model.model, params, *finetuning_recipe.row_batch(trained_model, rows)
-    )
+    logits = class_logits(trained_model, ["abc", "some more"], None, kernel, np.arange(3.0))
     (pooled,) = text_features(trained_model, ["abc", "some mor"], [-1], "mean").values()
     np.testing.assert_allclose(logits, pooled @ kernel + np.arange(3.0), atol=1e-4)
 
@@ -90,11 +90,7 @@ def test_every_example_is_used_once_per_epoch():
 def test_word_head_is_linear_in_the_last_state_of_its_word():
     trained_model = trained("decoder", "causal_lm")
     texts, words = ["ab cd ef", "ab cd ef", "ab cd ef gh"], [(0, 2), (3, 5), (9, 11)]
-    rows = finetuning_recipe.text_rows(trained_model, texts, words, tokens=8)
-    params = {"model": trained_model.params, "head": {"kernel": np.eye(16), "bias": np.zeros(16)}}
-    logits = finetuning_recipe.class_logits(
-        trained_model.model, params, *finetuning_recipe.row_batch(trained_model, rows)
-    )
+    logits = class_logits(trained_model, texts, words, np.eye(16), np.zeros(16))
     passages = [Tagged(text, (word,), ("name",)) for text, word in zip(texts, words)]
     (states,) = word_features(trained_model, passages[:2], [-1]).values()
     np.testing.assert_allclose(logits[:2], states, atol=1e-4)

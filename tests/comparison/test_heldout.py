@@ -101,17 +101,11 @@ def test_run_is_evaluated_on_the_available_devices(tmp_path):
 
 
 @pytest.mark.slow
-def test_evaluated_rows_have_the_requested_tokens():
-    """Every token is a target of causal language modeling, including the ends of documents."""
-    (score,) = scores("decoder", causal_lm(tiny.IDS))
-    assert score.targets == TOKENS
-
-
-@pytest.mark.slow
 def test_constant_model_has_a_negative_gain():
     nothing = jax.tree.map(lambda x: 0 * x, subject("decoder").saved.params)
     (score,) = scores("decoder", causal_lm(tiny.IDS), nothing)
     assert score.loss == pytest.approx(np.log(128), rel=1e-5)
+    assert score.targets == TOKENS  # Every token is a target, including the ends of documents.
     empty = types.SimpleNamespace(
         plan=subject("decoder").plan, saved=types.SimpleNamespace(params=nothing)
     )
@@ -149,15 +143,6 @@ def test_note_names_the_objectives_of_training(trained, note, monkeypatch):
     )
     mean, *_ = loss_under(run, objectives=["span_corruption", "prefix_lm"], row_tokens=ROW)
     assert mean.note == note and mean.value == 0.5
-
-
-def test_objective_without_its_special_ids_counts_as_not_computable(monkeypatch):
-    score = Score("all", "tokens", 1.0, 2.0, 10)
-    monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
-    asked = dict(objectives=["causal_lm", "masked_lm"], row_tokens=ROW)  # The ids have no mask.
-    mean, one = loss_under(subject("decoder"), **asked)
-    assert math.isnan(mean.value) and one.name == "loss_under/causal_lm"
-    assert "No mean: it cannot compute masked_lm." in mean.note
 
 
 def test_settings_do_not_distinguish_noises():

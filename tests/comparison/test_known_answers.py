@@ -79,6 +79,8 @@ def test_runs_without_synthetic_questions_and_classifiers_are_rejected():
     for corpus, named in ((None, "none"), (Partial(python_library), "python_library")):
         with refuses(ValueError, named, "corpora.synthetic_documents"):
             known_answers.synthetic_questions(subject_of(trained_model, corpus=corpus))
+    with refuses(ValueError, "classes", "runs/proteins.gin"):
+        probes.classify(subject(of=reversal), task="synthetic_classes")
     with refuses(ValueError, "classify"):
         classifier = trained("encoder", "sequence_classification", num_classes=3)
         known_answers.figures_of_questions("synthetic_questions", classifier, QUESTIONS)
@@ -100,9 +102,3 @@ def test_probe_reads_the_classes_of_a_synthetic_task():
         assert found["classify"].value == accuracy
         assert found["classify"].baseline == 0.5
         assert found["classify/bag_of_words"].value == 1.0
-
-
-def test_synthetic_task_without_classes_is_rejected():
-    subject = subject_of_world("encoder", "masked_lm", reversal)
-    with refuses(ValueError, "classes", "runs/proteins.gin"):
-        probes.classify(subject, task="synthetic_classes")

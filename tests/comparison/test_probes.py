@@ -91,18 +91,14 @@ RECIPROCAL_RANK = pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("builder", "objective"),
-    [
-        ("encoder", "masked_lm"),
-        pytest.param("encoder_decoder", "span_corruption", marks=pytest.mark.slow),
-    ],
+    ("builder", "objective"), [("encoder", "masked_lm"), ("encoder_decoder", "span_corruption")]
 )
 @pytest.mark.parametrize(
     ("probe", "settings", "expected"),
     [
-        pytest.param(probes.classify, {}, None, marks=pytest.mark.slow),
+        (probes.classify, {}, None),
         (probes.tag, {}, None),
-        pytest.param(probes.pairs, {}, 0.5, marks=pytest.mark.slow),
+        (probes.pairs, {}, 0.5),
         (probes.retrieve, {"candidates": 4}, RECIPROCAL_RANK),
     ],
     ids=lambda x: getattr(x, "__name__", None),
