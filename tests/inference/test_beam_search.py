@@ -104,27 +104,6 @@ def test_exhaustive_beams_find_the_best_sequences(stops, penalty):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beams, penalty", [(1, 1.0), (2, 0.0), (4, 2.0)])
-def test_beam_scores_match_their_sequences_and_decrease(beams, penalty):
-    model, params = small_form()
-    found = beam_search(
-        model,
-        params,
-        prompts_of(model, ROWS),
-        beams=beams,
-        max_new=NEW,
-        stop_ids=(STOP,),
-        length_penalty=penalty,
-    )
-    for i, row in enumerate(ROWS):
-        of = dict(best_of_all(row, (STOP,), penalty))
-        got, scores = list(sequences(found, i)), np.asarray(found.scores[i])
-        assert len(set(got)) == beams
-        np.testing.assert_allclose(scores, [of[more] for more in got], atol=1e-4)
-        assert (np.diff(scores) <= 0).all()
-
-
-@pytest.mark.slow
 def test_single_beam_equals_greedy_decoding():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)

@@ -115,12 +115,6 @@ def test_mask_guesses_match_the_model(name):
             assert [g.token for g in guesses] == [CODEC.decode([i]) for i in ids]
 
 
-def test_mask_guess_probabilities_sum_to_1():
-    ((guesses,),) = fill_masks(model("masked_lm"), ["[MASK]"], top=10**6)
-    assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-5)
-    assert guesses[0].probability >= guesses[-1].probability
-
-
 def test_mask_spellings_are_equivalent():
     trained_model = model("masked_lm")
     rows = [
@@ -260,36 +254,6 @@ def test_gibbs_order_redraws_each_mask_in_turn(name):
         assert unmask(trained_model, [text], **how) == [expected]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("order", ["mask_predict", "gibbs"])
-def test_unmasked_text_stays(order):
-    first, second, third = "ça <extra_id_0>", " and ", "[x] so"
-    text = f"{first}[MASK][MASK]{second}[MASK]{third}"
-    for filled in unmask(model("masked_lm"), [text] * 8, order=order, temperature=4.0, steps=2):
-        assert filled.startswith(first) and filled.endswith(third) and second in filled
-
-
-def written(monkeypatch, one, text, steps, **settings):
-    """Returns the tokens of the masks after 1, 2, … steps."""
-    from jax import lax
-
-    predictions = []
-
-    def unrolled(first, last, step, written):
-        step = jax.jit(step)
-        for s in range(first, int(last)):
-            written = step(s, written)
-            predictions.append(np.asarray(written[0])[0])
-        return written
-
-    monkeypatch.setattr(lax, "fori_loop", unrolled)
-    monkeypatch.setattr(
-        "pretrax.inference.answering.unmasking.jitted", lambda f, *s: functools.partial(f, *s)
-    )
-    unmask(one, [text], steps=steps, **settings)
-    return predictions
-
-
 @pytest.mark.parametrize("order", ["margin", "entropy", "left_to_right"])
 def test_ordered_masks_are_written_one_after_another(order):
     one, text = model("masked_diffusion"), "[MASK]bc[MASK][MASK]d, and more[MASK]"
@@ -308,21 +272,6 @@ def test_ordered_masks_are_written_one_after_another(order):
         }[order].argmax()
         tokens[left[first]] = p[first].argmax()
     assert write_masks(one, [row], order=order) == [tokens[row.masks].tolist()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", ["confidence", pytest.param("random", marks=pytest.mark.slow)])
-def test_each_step_writes_its_share_of_masks_only(monkeypatch, order):
-    one, text = model("masked_diffusion"), "a[MASK]b" * 7
-    before = np.full(7, IDS.mask)
-    counts = []
-    for tokens in written(monkeypatch, one, text, 3, order=order, temperature=1.0):
-        tokens = tokens[: len(before)]
-        changed = tokens != before
-        assert (before[changed] == IDS.mask).all()  # written tokens do not change
-        counts.append(int(changed.sum()))
-        before = tokens
-    assert counts == [2, 2, 3] and IDS.mask not in before
 
 
 @pytest.mark.slow
@@ -359,8 +308,8 @@ def test_orders_and_sample_numbers_give_different_texts():
     [
         ("masked_diffusion", "confidence"),
         ("masked_diffusion", "ancestral"),
-        pytest.param("masked_diffusion", "mask_predict", marks=pytest.mark.slow),
-        pytest.param("masked_next_token", "gibbs", marks=pytest.mark.slow),
+        ("masked_diffusion", "mask_predict"),
+        ("masked_next_token", "gibbs"),
     ],
 )
 def test_only_text_ids_are_written(name, order):
@@ -374,6 +323,7 @@ def test_only_text_ids_are_guessed():
     for name in ("masked_lm", "masked_diffusion"):
         ((guesses,),) = fill_masks(model(name), ["[MASK]"], top=10**6)
         assert {guess.id for guess in guesses} == set(range(*IDS.text))
+        assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-5)
 
 
 def test_invalid_unmasking_settings_are_rejected():
@@ -391,14 +341,21 @@ def test_invalid_unmasking_settings_are_rejected():
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     "order, temperature",
-    [("confidence", 0), ("left_to_right", 0), ("mask_predict", 0), ("ancestral", 1), ("gibbs", 1)],
+    [
+        ("confidence", 0),
+        ("random", 1),
+        ("left_to_right", 0),
+        ("mask_predict", 0),
+        ("ancestral", 1),
+        ("gibbs", 1),
+    ],
 )
 def test_shown_unmasking_steps_end_with_the_answer(order, temperature):
     trained_model = model("masked_diffusion")
-    text = "a[MASK]b[MASK][MASK]c"
+    text = "[MASK]a" * 7
     settings = dict(order=order, temperature=temperature, steps=3, seed=5)
     shown = unmasking_steps(trained_model, text, **settings)
-    assert len(shown.steps) == (9 if order == "gibbs" else 3)
+    assert len(shown.steps) == (3 * 7 if order == "gibbs" else 3)
     tokens = list(shown.tokens)
     for slot, token in zip(shown.masks, shown.steps[-1], strict=True):
         tokens[slot] = token
@@ -408,6 +365,8 @@ def test_shown_unmasking_steps_end_with_the_answer(order, temperature):
     spelled = "".join(tokens[before : len(tokens) - after])
     assert re.sub("�+", "�", spelled) == re.sub("�+", "�", expected)  # parts of a character
     written = [sum(token is not None for token in step) for step in shown.steps]
-    assert written[-1] == 3 and written == sorted(written)
-    if order == "left_to_right":
-        assert written == [1, 2, 3]
+    assert written[-1] == 7 and written == sorted(written)
+    if order in ("confidence", "random", "left_to_right"):
+        assert written == [2, 4, 7]
+        for step, later in itertools.pairwise(shown.steps):  # written tokens do not change
+            assert all(token in (None, after) for token, after in zip(step, later, strict=True))

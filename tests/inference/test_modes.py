@@ -97,10 +97,20 @@ def test_missing_module_is_explained(run_dir, capsys):
         predict.main([f"--run={run_dir}", "--module=absent.py", "Ada"])
 
 
-def test_mode_option_named_like_a_built_in_one_is_rejected(run_dir, module, tmp_path, capsys):
-    (tmp_path / "modes_of_mine.py").write_text(MODULE.replace('"times":', '"top":'))
-    with exits(capsys, "'mine'", "--top"):
-        predict.main([f"--run={run_dir}", module, "Ada"])
+@pytest.mark.parametrize(
+    "old, new, named",
+    [
+        pytest.param('"times":', '"top":', ["--top"], id="an option of another mode"),
+        pytest.param(", show=show", "", ["'tokens'", "`show`"], id="no answer and no `show`"),
+        pytest.param("answer=counted", "answer=lambda *_: []", [], id="no answers"),
+        pytest.param("answer=counted", "answer=lambda *_: ['two']", [], id="a text"),
+        pytest.param("answer=counted", "answer=lambda *_: [{}, {}]", [], id="two answers"),
+    ],
+)
+def test_invalid_mode_is_rejected(run_dir, module, tmp_path, capsys, old, new, named):
+    (tmp_path / "modes_of_mine.py").write_text(MODULE.replace(old, new))
+    with exits(capsys, "'mine'", *named):
+        predict.main([f"--run={run_dir}", module, "--mode=mine", "Ada"])
 
 
 def test_duplicate_mode_name_is_rejected():
@@ -109,11 +119,7 @@ def test_duplicate_mode_name_is_rejected():
 
 
 @pytest.mark.parametrize(
-    "kind, chosen, own",
-    [
-        ("", ["--mode=mine"], {"times": 1}),
-        ("is_flag=True", [], {}),
-    ],
+    "kind, chosen, own", [("", ["--mode=mine"], {"times": 1}), ("is_flag=True", [], {})]
 )
 def test_mode_options_of_a_registered_mode_reach_the_request(
     run_dir, module, tmp_path, kind, chosen, own
@@ -125,17 +131,3 @@ def test_mode_options_of_a_registered_mode_reach_the_request(
     request = request_of(open_run(str(run_dir)), options)
     assert request.options.mode_options == own
     assert own.items() <= request.made_by.items()
-
-
-@pytest.mark.parametrize("answers", ['["two"]', "[]", '[{"tokens": 2}, {"tokens": 2}]'])
-def test_mode_with_malformed_answers_is_rejected(run_dir, module, tmp_path, capsys, answers):
-    own = MODULE.replace("def show(", f"def wrong(*others): return {answers}\n\n\ndef show(")
-    (tmp_path / "modes_of_mine.py").write_text(own.replace("answer=counted", "answer=wrong"))
-    with exits(capsys, "'mine'"):
-        predict.main([f"--run={run_dir}", module, "--mode=mine", "Ada"])
-
-
-def test_record_without_an_answer_needs_a_show_function(run_dir, module, tmp_path, capsys):
-    (tmp_path / "modes_of_mine.py").write_text(MODULE.replace(", show=show", ""))
-    with exits(capsys, "'mine'", "'tokens'", "`show`"):
-        predict.main([f"--run={run_dir}", module, "--mode=mine", "Ada"])

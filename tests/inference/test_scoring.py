@@ -111,20 +111,17 @@ def test_answer_that_starts_within_a_token_scores_the_whole_token(given, text):
     assert got.log_probs == pytest.approx(whole.log_probs[1:], abs=1e-4)
 
 
-def test_prefix_model_scores_an_answer():
-    names, given, text = ("prefix_lm",), "Ada", "tea"
-    (got,) = score(run("decoder", *names)[1], [(given, text)])
-    inputs = [*CODEC.encode(given), IDS.eos]
-    tokens = [*CODEC.encode(text), IDS.eos]
-    expected = decoder_loop(names, [*inputs, IDS.bos], tokens, prefix_length=len(inputs))
-    assert_scored(got, tokens, expected, text)
-
-
-def test_dialogue_model_scores_an_answer():
-    names, given, text = ("dialogue",), "hi", "tea"
-    (got,) = score(run("decoder", *names)[1], [(given, text)])
-    before, tokens = [IDS.bos, *CODEC.encode(given), IDS.sep], [*CODEC.encode(text), IDS.eos]
-    assert_scored(got, tokens, decoder_loop(names, before, tokens), text)
+@pytest.mark.parametrize(
+    "name, before, prefix_length",
+    [
+        ("prefix_lm", [*CODEC.encode("Ada"), IDS.eos, IDS.bos], 4),
+        ("dialogue", [IDS.bos, *CODEC.encode("Ada"), IDS.sep], 0),
+    ],
+)
+def test_decoder_scores_an_answer(name, before, prefix_length):
+    (got,) = score(run("decoder", name)[1], [("Ada", "tea")])
+    tokens = [*CODEC.encode("tea"), IDS.eos]
+    assert_scored(got, tokens, decoder_loop((name,), before, tokens, prefix_length), "tea")
 
 
 @pytest.mark.slow
@@ -189,24 +186,17 @@ def test_masked_decoder_scores_each_token_given_all_others(name, before, shift):
     np.testing.assert_allclose(got.log_probs, expected, atol=1e-4)
 
 
-def test_decoder_trained_for_states_is_rejected():
-    with refuses(ValueError, "states"):
-        score(trained("decoder", "permutation_lm"), [("", "tea")])
-
-
 @pytest.mark.parametrize(
-    "builder, name, heads",
+    "builder, name, settings, values",
     [
-        ("encoder", "sequence_classification", "classes"),
-        ("encoder", "next_sentence_prediction", "pair"),
-        ("decoder", "sequence_classification", "classes"),
+        ("encoder", "sequence_classification", {"num_classes": 3}, ["classes", "'vocabulary'"]),
+        ("encoder", "next_sentence_prediction", {}, ["pair", "'vocabulary'"]),
+        ("decoder", "permutation_lm", {}, ["states"]),
     ],
 )
-def test_model_without_a_vocabulary_head_is_rejected(builder, name, heads):
-    more = {"num_classes": 3} if heads == "classes" else {}
-    trained_model = trained(builder, name, **more)
-    with refuses(ValueError, heads, "'vocabulary'"):
-        score(trained_model, [("", "tea")])
+def test_model_without_a_likelihood_is_rejected(builder, name, settings, values):
+    with refuses(ValueError, *values):
+        score(trained(builder, name, **settings), [("", "tea")])
 
 
 def test_score_of_a_text_with_mask_tokens_does_not_depend_on_the_batch():
@@ -245,11 +235,6 @@ def test_filled_blank_has_the_log_probability_of_its_generation(name, monkeypatc
 def test_denoiser_without_mode_tokens_is_rejected(builder, name, pair):
     with refuses(ValueError, "R", "--denoiser"):
         score(run(builder, name)[1], [pair], denoiser="R")
-
-
-def test_bits_per_byte_follow_from_log_probs_and_bytes():
-    certain = Scored(["a", "b"], [-math.log(2), -3 * math.log(2)], 2)
-    assert certain.bits_per_byte == pytest.approx(2) and certain.log_prob < 0
 
 
 def test_invalid_texts_and_models_are_rejected():
