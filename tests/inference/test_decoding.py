@@ -44,9 +44,6 @@ from tests.models.small_models import init
 from tests.refusals import refuses
 from tests.training import tiny
 
-QUICK = ["t5", "gpt2", "parallel heads, windows", "sequential modules"]
-
-
 # --- KV cache -------------------------------------------------------------------------------------
 
 
@@ -89,17 +86,8 @@ def with_states(found):
     return by_hidden_state(outputs), cache
 
 
-CASES = [
-    pytest.param(
-        name,
-        both_ways,
-        marks=() if name in QUICK and not both_ways else pytest.mark.slow,
-        id=f"{name}, prefixes" if both_ways else name,
-    )
-    for name in ARCHITECTURES
-    for both_ways in (False, True)
-    if not (both_ways and name in ("t5", "ul2", "umt5", "bart", "windows of an encoder-decoder"))
-]
+# Architectures of one stack, which may read a prefix both ways.
+WITH_PREFIXES = ("gpt2", "llama3", "relative", "windows", "local and global", "parallel heads")
 
 
 def assert_steps_equal_one_run(name, model, params, both_ways):
@@ -119,7 +107,10 @@ def assert_steps_equal_one_run(name, model, params, both_ways):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, both_ways", CASES)
+@pytest.mark.parametrize(
+    "name, both_ways",
+    [(name, False) for name in ARCHITECTURES] + [(name, True) for name in WITH_PREFIXES],
+)
 def test_decoding_with_the_kv_cache_equals_one_full_pass(name, both_ways):
     assert_steps_equal_one_run(name, *form(name), both_ways)
 
@@ -168,9 +159,7 @@ def greedy_by_full_runs(name, row, max_new, stops, both_ways=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, both_ways", [pytest.param("t5", False, marks=pytest.mark.slow), ("llama3", True)]
-)
+@pytest.mark.parametrize("name, both_ways", [("t5", False), ("llama3", True)])
 def test_greedy_decoding_equals_a_full_pass_per_token(name, both_ways):
     model, params = form(name)
     stops = greedy_by_full_runs(name, PROMPTS[0], 4, (), both_ways)[0][2:3]
@@ -197,10 +186,11 @@ SAMPLINGS = {
 @pytest.mark.parametrize(
     "name, sampling",
     [
-        pytest.param(name, sampling, marks=() if (name, sampling) in quick else pytest.mark.slow)
-        for quick in [[("t5", "sampled, filtered")]]
-        for name in ("t5", "local and global", "sequential modules")
-        for sampling in SAMPLINGS
+        ("t5", "greedy"),
+        ("t5", "sampled, filtered"),
+        ("local and global", "greedy, repetition"),
+        ("local and global", "sampled"),
+        ("sequential modules", "sampled, filtered"),
     ],
 )
 def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
@@ -342,9 +332,8 @@ def test_batches_divide_over_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama3", pytest.param("t5", marks=pytest.mark.slow)])
-def test_eight_devices_give_the_tokens_of_one(name):
-    model, params = made(name)
+def test_eight_devices_give_the_tokens_of_one():
+    model, params = made("llama3")
     prompts = prompts_of(model, PROMPTS)
     keys = jax.random.split(jax.random.key(3), 3)
 

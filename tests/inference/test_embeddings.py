@@ -135,10 +135,7 @@ def test_prompt_form_records_the_pooling_of_the_loss(build, pooling):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "objective, pooling",
-    [("contrastive", "first"), pytest.param("masked_lm", "mean", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("objective, pooling", [("contrastive", "first"), ("masked_lm", "mean")])
 def test_embeddings_do_not_depend_on_the_batch_and_have_length_1(objective, pooling):
     one, texts, counts = trained("encoder", objective), [*TEXTS, "a", "x" * 40, "tea"], []
     whole = embed(one, texts, pooling=pooling)

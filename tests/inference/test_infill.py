@@ -96,9 +96,7 @@ def test_predictions_do_not_depend_on_hidden_tokens(layout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "layout", ["decoder", pytest.param("encoder_decoder", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("layout", MODELS)
 def test_predictions_depend_on_given_tokens(layout):
     _, _, _, _, _, rows = case(layout)
     other = filled_in(layout, rows._replace(tokens=rows.tokens[::-1].copy()))

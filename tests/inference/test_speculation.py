@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -182,7 +181,7 @@ def test_masked_drafts_match_training(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("max_new", [1, 2, 5])
+@pytest.mark.parametrize("max_new", [1, 2])
 def test_speculation_equals_plain_decoding_for_any_max_new(max_new):
     plain, four = speculator("llama3 with another")
     prompts = prompts_of(plain[0], PROMPTS)
@@ -220,11 +219,10 @@ def test_only_allowed_tokens_are_generated():
 @pytest.mark.parametrize(
     "name, sampling",
     [
+        ("parallel heads", GREEDY),
         ("sequential modules", Sampling(temperature=1.2, top_p=0.9)),
-        *itertools.product(
-            ("parallel heads", "masks", "llama3 with another"),
-            (GREEDY, Sampling(temperature=1.2, top_k=20)),
-        ),
+        ("masks", Sampling(temperature=1.2, top_k=20)),
+        ("llama3 with another", Sampling(temperature=1.2, top_k=20)),
     ],
 )
 def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
@@ -359,21 +357,6 @@ def test_verified_tokens_follow_the_model_distribution(number, sampling):
     assert 0.05 < (accepted > 0).mean() < 0.95
 
 
-@pytest.mark.slow
-def test_drafts_of_equal_distributions_are_accepted():
-    logits = np.random.default_rng(0).normal(size=(100, 3, SMALL)).astype(np.float32)
-    keys = jax.random.split(jax.random.key(0), 100)
-    for sampling in SAMPLINGS.values():
-
-        @jax.jit
-        def accepted(keys, logits, sampling=sampling):
-            q = jax.vmap(lambda x: adjusted(x, sampling), 1, 1)(logits[:, :2])
-            tokens = jax.vmap(jax.random.categorical)(keys, q).astype(jnp.int32)
-            return verify(keys, logits, Drafts(tokens, logits[:, :2]), sampling)[0]
-
-        np.testing.assert_array_equal(accepted(keys, logits), 2)
-
-
 @functools.cache
 def small(name):
     """Returns (exact model, four) with a vocabulary of six and drafts that are often wrong."""
@@ -415,12 +398,9 @@ def exact_joint(model, params, row, sampling):
 @pytest.mark.parametrize(
     "name, sampling",
     [
-        ("a model", "temperature"),
         ("a model", "top-k"),
-        ("parallel heads", "top-k"),
         ("parallel heads", "temperature"),
         ("masks", "temperature"),
-        ("sequential modules", "temperature"),
         ("sequential modules", "top-p and min-p"),
     ],
 )
@@ -441,9 +421,8 @@ def test_three_tokens_follow_the_joint_model_distribution(name, sampling):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["parallel heads", "sequential modules"])
-def test_eight_devices_give_the_tokens_of_one(name):
-    model, params = made(name)
+def test_eight_devices_give_the_tokens_of_one():
+    model, params = made("parallel heads")
     prompts = prompts_of(model, PROMPTS)
 
     def run(model, params, prompts):
