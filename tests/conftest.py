@@ -48,8 +48,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 
 
-# The extras are read now, since tests may simulate that a package is missing.
-ABSENT = {name for name in EXTRAS if importlib.util.find_spec(name) is None}
+# The extras are read now, since tests may simulate that a package is missing. tests/parity needs
+# torch and transformers, which pretrax itself never imports.
+ABSENT = {
+    name for name in (*EXTRAS, "torch", "transformers") if importlib.util.find_spec(name) is None
+}
 # How Python and pretrax report a missing package.
 NEEDS = re.compile(r"No module named '([\w.]+)'|needs (\w+), which is not installed")
 

@@ -2,9 +2,14 @@
 
 import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
+
+from pretrax.models.hugging_face import open_source, read_params, recognize
+from pretrax.models.trees import nested
 
 torch.set_num_threads(1)  # with several threads, matrices of 32 took 6 ms each
 
@@ -237,9 +242,7 @@ MODELS = {
     "esm": lambda: _esm(transformers.EsmForMaskedLM, rounded=True),
     "esm_bare": lambda: _esm(transformers.EsmForMaskedLM, token_dropout=False, rope_theta=500.0),
     "esm_1b": lambda: _esm(
-        transformers.EsmForMaskedLM,
-        position_embedding_type="absolute",
-        emb_layer_norm_before=True,
+        transformers.EsmForMaskedLM, position_embedding_type="absolute", emb_layer_norm_before=True
     ),
     "modernbert": lambda: _modernbert(transformers.ModernBertForMaskedLM),
     "modernbert_decoder": lambda: _modernbert_decoder(transformers.ModernBertDecoderForCausalLM),
@@ -294,10 +297,7 @@ OTHER_HEADS = {
     "bert_mlm": (lambda: _bert(transformers.BertForMaskedLM), "vocabulary"),
     "bert_pair": (lambda: _bert(transformers.BertForNextSentencePrediction), "pair"),
     "bert_base": (lambda: _bert(transformers.BertModel), "embedding"),
-    "bert_named": (
-        lambda: _bert(transformers.BertForSequenceClassification, **_NAMES),
-        "classes",
-    ),
+    "bert_named": (lambda: _bert(transformers.BertForSequenceClassification, **_NAMES), "classes"),
     "bert_one": (
         lambda: _bert(transformers.BertForSequenceClassification, num_labels=1),
         "classes",
@@ -318,10 +318,7 @@ OTHER_HEADS = {
     ),
     "bart_classes": (lambda: _bart(transformers.BartForSequenceClassification), "classes"),
     "mbart_classes": (lambda: _bart(transformers.MBartForSequenceClassification), "classes"),
-    "t5_classes": (
-        lambda: _t5("relu", True, transformers.T5ForSequenceClassification),
-        "classes",
-    ),
+    "t5_classes": (lambda: _t5("relu", True, transformers.T5ForSequenceClassification), "classes"),
     "t5_1_1_classes": (
         lambda: _t5("gated-gelu", False, transformers.T5ForSequenceClassification, **_NAMES),
         "classes",
@@ -391,6 +388,13 @@ def perturbed(name: str):
         if name in ("bart", "mbart", "pegasus"):
             model.final_logits_bias += 0.2 * torch.randn(1, VOCAB, generator=generator)
     return model
+
+
+def import_model(folder):
+    """Returns our model of a directory that `transformers` saved, and its parameters."""
+    source = open_source(str(folder))
+    found = recognize(source)
+    return found, jax.tree.map(jnp.asarray, nested(read_params(source, found)))
 
 
 def tokens(rows: int, length: int, seed: int) -> np.ndarray:

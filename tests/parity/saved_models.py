@@ -28,4 +28,17 @@ def saved(folder, model, widths=WIDTHS, frame="[CLS] $A [SEP]", **settings):
     return made, fast
 
 
+NAMES = dict(id2label={0: "bad", 1: "so so", 2: "good"})
+GPT2 = dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=2)
+BART = dict(
+    d_model=32,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=48,
+    decoder_ffn_dim=48,
+    encoder_layers=2,
+    decoder_layers=2,
+    bos_token_id=2,
+    decoder_start_token_id=3,
+)
 BERT_LIKE = dict(norm="layer", norm_place="after", biases=True, embedding_norm=True)

@@ -8,12 +8,6 @@ Source: https://github.com/babylm/evaluation-pipeline-2025, evaluation_pipeline/
 
 import numpy as np
 import pytest
-
-pytest.importorskip(
-    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
-)
-pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-
 import torch
 import transformers
 

@@ -8,14 +8,7 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import pytest
-
-pytest.importorskip(
-    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
-)
-pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-
 import torch
 import transformers
 
@@ -26,11 +19,10 @@ from pretrax.corpora.vocabularies.special_tokens import encode_texts, token_ids,
 from pretrax.corpora.vocabularies.tokenizer_json import write_tokenizer
 from pretrax.data import collators
 from pretrax.data.collators import Collator
-from pretrax.models.hugging_face import open_source, read_params, recognize
-from pretrax.models.trees import nested
 from pretrax.objectives.contract import build
 from pretrax.objectives.losses import token_loss
 from tests.objectives.registry import CASES, IDS
+from tests.parity.models import import_model
 from tests.refusals import refuses
 
 torch.set_num_threads(1)
@@ -83,10 +75,6 @@ MODELS = {
     "spans": (objectives.span_corruption, BOTH, transformers.T5ForConditionalGeneration, T5),
     "ul2": (objectives.ul2, BOTH, transformers.T5ForConditionalGeneration, T5),
 }
-QUICK = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name in ("bert", "middle", "ul2")))
-    for name in MODELS
-]
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +109,13 @@ def transformers_model(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", MODELS)
 def test_transformers_loss_matches_objective(name, collator, examples, tmp_path):
     theirs, ours = transformers_model(name), collator(name)
     with torch.no_grad():
         loss = float(theirs(**ours(examples)).loss)
     theirs.save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    found = recognize(source)
-    params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
+    found, params = import_model(tmp_path)
     batch = ours._arranged(ours._rows(ours._texts(examples)))
     objective = build(MODELS[name][0], ours._ids)
 

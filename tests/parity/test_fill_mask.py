@@ -4,14 +4,6 @@ import functools
 import json
 
 import pytest
-
-pytest.importorskip(
-    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
-)
-pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-
-import jax
-import jax.numpy as jnp
 import tokenizers
 import torch
 import transformers
@@ -20,9 +12,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from pretrax.corpora.vocabularies import special_tokens, tokenization
 from pretrax.inference import Trained
 from pretrax.inference.answering.masks import fill_masks
-from pretrax.models.hugging_face import open_source, read_params, recognize
-from pretrax.models.trees import nested
 from tests.parity.berts import CODE, WIDTHS, bert_tokenizer
+from tests.parity.models import import_model
 
 TEXTS = [
     "The {} of the parser.",
@@ -86,9 +77,7 @@ def pipeline_and_model(name, folder):
     )
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
-    source = open_source(folder)
-    found = recognize(source)
-    params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
+    found, params = import_model(folder)
     ours = tokenization.open_tokenizer(f"{folder}/tokenizer.json")
     with open(f"{folder}/config.json", encoding="utf-8") as file:
         ids = special_tokens.published_ids(ours, folder, json.load(file))

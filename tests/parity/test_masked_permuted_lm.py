@@ -1,23 +1,13 @@
 """MPNet's two streams: one forward pass agrees with `transformers` layers and the paper's masks."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
-
-pytest.importorskip(
-    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
-)
-pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-
 import torch
 
-from pretrax.models.hugging_face import open_source, read_params, recognize
-from pretrax.models.trees import nested
 from pretrax.objectives import TokenIds, layouts, masked_permuted_lm
 from tests.objectives.batches import arrange, corrupt
 from tests.objectives.registry import features_of
-from tests.parity.models import VOCAB, perturbed
+from tests.parity.models import VOCAB, import_model, perturbed
 
 IDS = TokenIds(size=VOCAB, text=(5, VOCAB), pad=0, eos=2, bos=1, mask=4, cls=1, sep=2)
 TEXT = 7  # number of tokens
@@ -60,9 +50,7 @@ def logits_by_paper(tokens, predicted):
 
 def test_one_pass_matches_two_stream_predictions(tmp_path):
     perturbed("bert").save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    found = recognize(source)
-    params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
+    found, params = import_model(tmp_path)
     objective = masked_permuted_lm(IDS, rate=0.5, mask_share=1.0, random_share=0.0)
     text = np.random.default_rng(0).integers(*IDS.text, TEXT)
     lengths = layouts.encoder.lengths(objective.lengths(TEXT))

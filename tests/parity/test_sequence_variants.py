@@ -1,23 +1,13 @@
 """Scores of variants agree with a loop over `EsmForMaskedLM`, on a small random ESM-2."""
 
-import pytest
-
-pytest.importorskip(
-    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
-)
-pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-
-import jax
-import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 
 from pretrax.inference import Batching, Trained
 from pretrax.inference.answering.sequence_variants import SequenceVariant, score_variants
-from pretrax.models.hugging_face import open_source, read_params, recognize
-from pretrax.models.trees import nested
 from pretrax.objectives import TokenIds
-from tests.parity.models import ESM_MASK, VOCAB, perturbed
+from tests.parity.models import ESM_MASK, VOCAB, import_model, perturbed
 
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 FIRST = 20  # id of the first letter
@@ -32,9 +22,7 @@ def esm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("esm")
     theirs = perturbed("esm")
     theirs.save_pretrained(folder)
-    source = open_source(str(folder))
-    found = recognize(source)
-    params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
+    found, params = import_model(folder)
     ids = TokenIds(size=VOCAB, text=(FIRST, FIRST + 20), eos=EOS, cls=CLS, sep=EOS, mask=ESM_MASK)
 
     def decode(tokens):

@@ -9,9 +9,6 @@ import json
 import random
 
 import pytest
-
-pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-
 import transformers
 
 from pretrax.corpora.vocabularies import Vocabulary, tokenization
