@@ -3,15 +3,9 @@
 import functools
 import json
 
-import pytest
-
-pytest.importorskip(
-    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
-)
-pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-
 import jax
 import numpy as np
+import pytest
 import torch
 
 from pretrax.inference.decoding.batching import padded_rows
@@ -21,19 +15,32 @@ from pretrax.models.trees import nested
 from tests.parity.models import MODELS, OTHER_HEADS, perturbed, tokens
 from tests.refusals import refuses
 
-QUICK = ["t5_1_1", "bert", "roberta", "modernbert", "bart", "gpt2", "llama", "qwen3", "bert_named"]
-QUICK += ["distilbert", "electra_small", "mistral", "gemma2", "olmo2", "modernbert_classes"]
-NAMES = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in (*MODELS, *OTHER_HEADS)
-]
 ROTARY = "mistral qwen2 qwen3 qwen3_moe olmo2 olmoe gemma2 gemma3 eurobert modernbert".split()
 IDS = torch.tensor(tokens(2, 20, 1))
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
 @functools.cache
 def reference(name):
     return perturbed(name)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Returns name -> a directory that `transformers` saved."""
+
+    def save(name):
+        reference(name).save_pretrained(tmp_path)
+        return open_source(str(tmp_path))
+
+    return save
+
+
+def with_fields(source, changes):
+    """Returns a directory whose config.json has other values. A field of `...` is left out."""
+    stacks = {x: source.config[x] | changes[x] for x in ("encoder", "decoder") if x in changes}
+    config = source.config | changes | stacks
+    return source._replace(config={x: y for x, y in config.items() if y is not ...})
 
 
 def alternatives(value) -> list:
@@ -75,20 +82,22 @@ def changed(model, **values):
         return None
 
 
+# Classifiers of tokens read the same fields as classifiers of texts.
+HEADS = [name for name, (_, head) in OTHER_HEADS.items() if head != "token_classes"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_accepted_fields_without_effect_on_settings_keep_outputs(name, tmp_path):
+@pytest.mark.parametrize("name", [*MODELS, *HEADS])
+def test_accepted_fields_without_effect_on_settings_keep_outputs(name, saved):
     """The outputs of `transformers` are the same whenever our settings are the same."""
-    model = reference(name)
-    model.save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
+    model, source = reference(name), saved(name)
     ours, theirs = recognize(source), changed(model)
     fields = type(model.config)().to_dict() | json.loads(model.config.to_json_string(False))
     rejected = 0
     for field, value in fields.items():
         for other in alternatives(value):
             try:
-                found = recognize(source._replace(config=source.config | {field: other}))
+                found = recognize(with_fields(source, {field: other}))
             except ValueError:
                 rejected += 1
                 continue
@@ -101,8 +110,13 @@ def test_accepted_fields_without_effect_on_settings_keep_outputs(name, tmp_path)
     assert rejected > 5
 
 
+def layers(encoder, decoder):
+    """Returns fields with these kinds of layers in both stacks of T5Gemma."""
+    return {"encoder": {"layer_types": encoder}, "decoder": {"layer_types": decoder}}
+
+
 @pytest.mark.parametrize(
-    "name, values, expected_words",
+    "name, changes, values",
     [
         (
             "modernbert",
@@ -126,72 +140,47 @@ def test_accepted_fields_without_effect_on_settings_keep_outputs(name, tmp_path)
             {"position_embedding_type": "relative_key"},
             ["position_embedding_type='relative_key'"],
         ),
+        # Fields are not guessed: `transformers` assumes 16 heads if config.json has no number.
+        ("bart", {"decoder_attention_heads": ...}, ["'decoder_attention_heads'"]),
+        ("llama", {"hidden_size": None}, ["'hidden_size'"]),
+        ("roberta", {"pad_token_id": None}, ["'pad_token_id'"]),
+        ("modernbert", {"local_attention": None}, ["'local_attention'"]),
+        ("gemma3", {"sliding_window": None}, ["'sliding_window'"]),
+        ("llama", {"rope_parameters": {"rope_theta": None}}, ["rope_theta=None"]),
+        # Windows and kinds of layers that a `Config` cannot express.
+        ("mistral", {"sliding_window": 0}, ["sliding_window=0", 1]),
+        ("modernbert_decoder", {"sliding_window": 0}, ["sliding_window=0"]),
+        ("modernbert", {"layer_types": 4 * [LOCAL]}, ["layer_types=", f"'{GLOBAL}'"]),
+        ("gemma3", {"layer_types": 4 * [LOCAL]}, ["layer_types=", f"'{GLOBAL}'"]),
+        ("gemma3", {"layer_types": 4 * [GLOBAL]}, ["layer_types=", f"'{LOCAL}'"]),
+        ("t5gemma", layers(2 * [LOCAL], 2 * [LOCAL, GLOBAL]), ["layer_types", GLOBAL]),
+        ("t5gemma", layers([LOCAL, GLOBAL], 4 * [LOCAL]), ["layer_types", GLOBAL]),
+        ("t5gemma", layers(2 * [GLOBAL], 2 * [LOCAL, GLOBAL]), ["layer_types", GLOBAL]),
+        ("t5gemma", layers(2 * [LOCAL], 4 * [GLOBAL]), ["layer_types", GLOBAL]),
+        ("t5gemma", {"decoder": {"hidden_size": 64}}, ["emb_dim", "32", "64"]),
     ],
 )
-def test_unsupported_fields_raise(name, values, expected_words, tmp_path):
-    reference(name).save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    with refuses(ValueError, *expected_words):
-        recognize(source._replace(config=source.config | values))
+def test_unsupported_or_missing_fields_raise(name, changes, values, saved):
+    source = with_fields(saved(name), changes)
+    with refuses(ValueError, *values):
+        recognize(source)
+
+
+def test_unknown_fields_with_neutral_values_are_accepted(saved):
+    ignored = {"adapters": {}, "is_folded": False, "some_rate": 0.0, "summary": None}
+    assert recognize(with_fields(saved("bert"), ignored)).config.emb_dim == 32
 
 
 @pytest.mark.parametrize(
     "name", ["llama", "mixtral", *(pytest.param(x, marks=pytest.mark.slow) for x in ROTARY)]
 )
-def test_default_rope_theta_matches_transformers(name, tmp_path):
-    model = reference(name)
-    model.save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    values = {x: source.config[x] for x in source.config.keys() - {"rope_parameters"}}
-    theirs = type(model.config)(**values).rope_parameters
-    ours = recognize(source._replace(config=values)).config
+def test_default_rope_theta_matches_transformers(name, saved):
+    source = with_fields(saved(name), {"rope_parameters": ...})
+    theirs = type(reference(name).config)(**source.config).rope_parameters
+    ours = recognize(source).config
     bases = theirs.get("full_attention", theirs), theirs.get("sliding_attention", {})
     assert ours.rope_theta == bases[0]["rope_theta"]
     assert ours.local_rope_theta == bases[1].get("rope_theta")
-
-
-@pytest.mark.parametrize(
-    "name, field, value, expected_words",
-    [
-        ("bart", "decoder_attention_heads", ..., "'decoder_attention_heads'"),
-        ("llama", "hidden_size", None, "'hidden_size'"),
-        ("roberta", "pad_token_id", None, "'pad_token_id'"),
-        ("modernbert", "local_attention", None, "'local_attention'"),
-        ("gemma3", "sliding_window", None, "'sliding_window'"),
-        ("llama", "rope_parameters", {"rope_theta": None}, "rope_theta=None"),
-    ],
-)
-def test_missing_or_null_fields_raise(name, field, value, expected_words, tmp_path):
-    """Fields are not guessed: `transformers` assumes 16 heads if config.json has no number."""
-    reference(name).save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    values = {x: y for x, y in source.config.items() if x != field}
-    values |= {} if value is ... else {field: value}
-    with refuses(ValueError, expected_words):
-        recognize(source._replace(config=values))
-
-
-LOCAL, GLOBAL = "sliding_attention", "full_attention"
-
-
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        (2 * [LOCAL], 2 * [LOCAL, GLOBAL]),
-        ([LOCAL, GLOBAL], 4 * [LOCAL]),
-        (2 * [GLOBAL], 2 * [LOCAL, GLOBAL]),
-        (2 * [LOCAL], 4 * [GLOBAL]),
-    ],
-)
-def test_unsupported_layer_types_of_stacks_raise(kinds, tmp_path):
-    reference("t5gemma").save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    changed = {
-        stack: source.config[stack] | {"layer_types": layer_types}
-        for stack, layer_types in zip(("encoder", "decoder"), kinds)
-    }
-    with refuses(ValueError, "layer_types", "full_attention"):
-        recognize(source._replace(config=source.config | changed))
 
 
 @pytest.mark.sampled
@@ -205,41 +194,16 @@ def test_unsupported_layer_types_of_stacks_raise(kinds, tmp_path):
         ("modernbert_decoder", {"sliding_window": 1}),
         ("mistral", {"sliding_window": 1}),
         ("gemma3", {"sliding_window": 1}),
-        ("t5gemma", {"layer_types": ([LOCAL, LOCAL], [LOCAL, LOCAL, GLOBAL, LOCAL])}),
-        ("t5gemma", {"layer_types": ([GLOBAL, GLOBAL], 4 * [GLOBAL])}),
-        ("t5gemma", {"layer_types": ([LOCAL, GLOBAL], [LOCAL, GLOBAL, LOCAL, LOCAL])}),
+        ("t5gemma", layers([LOCAL, LOCAL], [LOCAL, LOCAL, GLOBAL, LOCAL])),
+        ("t5gemma", layers([GLOBAL, GLOBAL], 4 * [GLOBAL])),
+        ("t5gemma", layers([LOCAL, GLOBAL], [LOCAL, GLOBAL, LOCAL, LOCAL])),
     ],
 )
-def test_windows_and_layer_types_match_transformers(name, values, tmp_path):
-    model = reference(name)
-    if name == "t5gemma":
-        layer_types = zip(("encoder", "decoder"), values["layer_types"])
-        values = {
-            x: getattr(model.config, x).to_dict() | {"layer_types": y} for x, y in layer_types
-        }
-    model.save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    source = source._replace(config=source.config | values)
-    theirs = changed(model, **values)
+def test_windows_and_layer_types_match_transformers(name, values, saved):
+    model, source = reference(name), with_fields(saved(name), values)
+    theirs = changed(model, **{x: source.config[x] for x in values})
     assert not torch.allclose(theirs, output(model), atol=1e-3)
     torch.testing.assert_close(torch.tensor(our_logits(source)), theirs, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize(
-    "name, values, expected_words",
-    [
-        ("mistral", {"sliding_window": 0}, ["sliding_window=0", 1]),
-        ("modernbert_decoder", {"sliding_window": 0}, ["sliding_window=0"]),
-        ("modernbert", {"layer_types": 4 * [LOCAL]}, ["layer_types=", f"'{GLOBAL}'"]),
-        ("gemma3", {"layer_types": 4 * [LOCAL]}, ["layer_types=", f"'{GLOBAL}'"]),
-        ("gemma3", {"layer_types": 4 * [GLOBAL]}, ["layer_types=", f"'{LOCAL}'"]),
-    ],
-)
-def test_unsupported_windows_or_layer_types_raise(name, values, expected_words, tmp_path):
-    reference(name).save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    with refuses(ValueError, *expected_words):
-        recognize(source._replace(config=source.config | values))
 
 
 def our_logits(source) -> np.ndarray:
@@ -260,18 +224,3 @@ def our_logits(source) -> np.ndarray:
         return outputs.head("vocabulary", outputs.hidden["top"])
 
     return np.array(jax.jit(forward)(params, batch))
-
-
-def test_stacks_of_different_sizes_raise(tmp_path):
-    reference("t5gemma").save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    decoder = source.config["decoder"] | {"hidden_size": 64}
-    with refuses(ValueError, "emb_dim", "32", "64"):
-        recognize(source._replace(config=source.config | {"decoder": decoder}))
-
-
-def test_unknown_fields_with_neutral_values_are_accepted(tmp_path):
-    reference("bert").save_pretrained(tmp_path)
-    source = open_source(str(tmp_path))
-    ignored = {"adapters": {}, "is_folded": False, "some_rate": 0.0, "summary": None}
-    assert recognize(source._replace(config=source.config | ignored)).config.emb_dim == 32
