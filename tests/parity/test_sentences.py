@@ -5,12 +5,6 @@ import json
 import jax
 import numpy as np
 import pytest
-
-pytest.importorskip(
-    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
-)
-pytest.importorskip("transformers", reason="the extra `parity` is not installed")
-
 import torch
 import transformers
 from safetensors.torch import load_file
@@ -24,18 +18,10 @@ from pretrax.models.hugging_face import sentences
 from pretrax.training.trained_models import open_run
 from tests.inference import runs
 from tests.parity.berts import WIDTHS
-from tests.parity.saved_models import BERT_LIKE, saved
+from tests.parity.saved_models import BART, BERT_LIKE, GPT2, NAMES, saved
 from tests.refusals import exits, refuses
 
 TEXTS = ["the parser", "return a value if it is not None"]
-
-
-NAMES = dict(id2label={0: "bad", 1: "so so", 2: "good"})
-GPT2 = dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=2)
-BART = dict(d_model=32, encoder_attention_heads=4, decoder_attention_heads=4)
-BART |= dict(encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=2, decoder_layers=2)
-BART |= dict(bos_token_id=2, decoder_start_token_id=3)
-
 
 LLAMA = dict(list(WIDTHS.items())[:4])
 T5 = dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
@@ -53,21 +39,23 @@ LEFT_TO_RIGHT = [
 ]
 
 
+def converted(folder, source="in", target="run"):
+    """Returns our model of a directory of `transformers`, after converting it to a run."""
+    convert.main([f"--from=hf:{folder}/{source}", f"--to={folder}/{target}"])
+    return open_run(f"{folder}/{target}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, widths, frame",
-    [
-        pytest.param(*case, marks=() if case[::2] == ("MBart", LANGUAGE) else pytest.mark.slow)
-        for case in LEFT_TO_RIGHT
-    ],
+    LEFT_TO_RIGHT,
     ids=[f"{name}: {frame}" for name, _, frame in LEFT_TO_RIGHT],
 )
 def test_causal_classifier_matches_and_exports_unchanged(name, widths, frame, tmp_path, capsys):
     """It answers like `transformers` for single texts, and an export of it is unchanged."""
     kind = getattr(transformers, f"{name}ForSequenceClassification")
     model, tokenizer = saved(tmp_path / "in", kind, widths, frame, **NAMES)
-    convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
-    trained = open_run(str(tmp_path / "run"))
+    trained = converted(tmp_path)
     assert mode_of(trained) == "classify"
     for text, found in zip(TEXTS, classify(trained, TEXTS)):
         with torch.no_grad():
@@ -85,8 +73,7 @@ def test_causal_classifier_matches_and_exports_unchanged(name, widths, frame, tm
 def test_decoder_tags_match_transformers(tmp_path):
     kind = transformers.GPT2ForTokenClassification
     model, tokenizer = saved(tmp_path / "in", kind, GPT2, **NAMES)
-    convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
-    trained = open_run(str(tmp_path / "run"))
+    trained = converted(tmp_path)
     assert mode_of(trained) == "tag"
     ((found),) = tag(trained, TEXTS[1:])
     read = tokenizer(TEXTS[1], return_tensors="pt")
@@ -110,8 +97,7 @@ def test_modernbert_classifier_uses_config_pooling(tmp_path):
     model = transformers.ModernBertForSequenceClassification(config).eval()
     model.save_pretrained(tmp_path / "in")
     tokenizer.save_pretrained(tmp_path / "in")
-    convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
-    ((found),) = classify(open_run(str(tmp_path / "run")), TEXTS[1:])
+    ((found),) = classify(converted(tmp_path), TEXTS[1:])
     with torch.no_grad():
         read = tokenizer(TEXTS[1], return_tensors="pt", return_token_type_ids=False)
         logits = model(**read).logits[0]
@@ -140,8 +126,7 @@ def test_imported_sentence_model_uses_pooling_of_its_files(pooling, ours, tmp_pa
     model, tokenizer = saved(tmp_path / "in", transformers.BertModel)
     key = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}[pooling]
     pool_by(tmp_path / "in", pooling_mode_max_tokens=False, **{key: True})
-    convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
-    trained = open_run(str(tmp_path / "run"))
+    trained = converted(tmp_path)
     assert mode_of(trained) == "embed"
     expected = np.stack([pooled(model, tokenizer, text, pooling) for text in TEXTS])
     np.testing.assert_allclose(embed(trained, TEXTS), expected, atol=1e-5)
@@ -201,9 +186,7 @@ def test_electra_export_is_its_discriminator(tmp_path, capsys):
     with torch.no_grad():
         theirs = model.eval()(torch.tensor([row])).logits[0]
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
-    convert.main([f"--from=hf:{tmp_path}/out", f"--to={tmp_path}/again"])
-    reimported = open_run(f"{tmp_path}/again")
-    back = replaced_logits(reimported, batch)[0, : len(row), 0]
+    back = replaced_logits(converted(tmp_path, "out", "again"), batch)[0, : len(row), 0]
     np.testing.assert_allclose(back, ours, atol=1e-5)
 
 
@@ -229,8 +212,7 @@ def test_exported_modules_reproduce_embeddings(tmp_path):
     expected = np.stack([pooled(model, tokenizer, text, "cls", dense) for text in TEXTS])
     ours = embed(open_run(directory), TEXTS)
     np.testing.assert_allclose(ours, expected, atol=1e-4)
-    convert.main([f"--from=hf:{tmp_path}/out", f"--to={tmp_path}/again"])
-    np.testing.assert_allclose(embed(open_run(f"{tmp_path}/again"), TEXTS), ours, atol=1e-5)
+    np.testing.assert_allclose(embed(converted(tmp_path, "out", "again"), TEXTS), ours, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -273,8 +255,7 @@ def test_classifier_uses_sigmoid_for_multi_label_and_softmax_otherwise(tmp_path)
         folder = tmp_path / str(problem)
         kind = transformers.BertForSequenceClassification
         model, tokenizer = saved(folder / "in", kind, problem_type=problem, **NAMES)
-        convert.main([f"--from=hf:{folder}/in", f"--to={folder}/run"])
-        trained = open_run(str(folder / "run"))
+        trained = converted(folder)
         assert mode_of(trained) == "classify"
         for text, found in zip(TEXTS, classify(trained, TEXTS)):
             with torch.no_grad():
