@@ -277,29 +277,3 @@ def test_flops_match_compiler(builder):
     params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
     measured = jax.jit(forward).lower(params, batch).compile().cost_analysis()["flops"]
     assert model.flops(lengths) == pytest.approx(measured, rel=0.03)
-
-
-def test_flops_of_a_row_by_hand():
-    model = models.decoder(
-        10, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=6, mlp_dim=8, num_layers=3
-    )
-    products = 4 * 12 + 2 * 4 * 6 + 12 * 4 + 3 * 4 * 8  # query, key and value, out, MLP
-    scores = 2 * 5 * 2 * 6  # five keys and two heads of width six, twice
-    assert model.flops({"decoder": 5, "predict": 2}) == 2 * (3 * 5 * (products + scores) + 2 * 40)
-
-
-def test_unknown_head_raises():
-    model = models.decoder(64, **SMALL)
-    with refuses(ValueError, "pair", "vocabulary"):
-        jax.eval_shape(
-            lambda params, batch: model.apply(params, batch).head("pair", jnp.zeros(16)),
-            nn.unbox(init_shapes(model)),
-            shapes(),
-        )
-
-
-def test_models_declare_layout_vocab_size_and_heads():
-    decoder, encoder_decoder = models.decoder(64, **SMALL), models.encoder_decoder(96)
-    assert (decoder.layout, decoder.vocab_size) == ("decoder", 64)
-    assert (encoder_decoder.layout, encoder_decoder.vocab_size) == ("encoder_decoder", 96)
-    assert decoder.heads == encoder_decoder.heads == ("vocabulary",)

@@ -1,5 +1,7 @@
 """Invalid settings of `Config`, and settings without effect, are rejected with a remedy."""
 
+import math
+
 import pytest
 
 from pretrax import models
@@ -9,6 +11,8 @@ from tests.refusals import refuses
 SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24, num_layers=2)
 AHEAD = ("vocabulary", "ahead_2")
 LEARNED = dict(positions="learned", max_positions=8)
+T5 = dict(positions="relative")
+EXPERTS = dict(num_experts=4, num_layers=3)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +33,7 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"relative_in_every_layer": True}, ("positions='relative'",)),
         ({"global_every": 3}, ("global_every", 3, "window")),
         ({"merged_attention": True}, ("merged_attention", "encoder-decoder")),
+        ({"init_matching": True}, ("init_matching=True", "encoder-decoder")),
         (
             {"share_encoder_decoder_embeddings": False},
             ("share_encoder_decoder_embeddings", "encoder-decoder"),
@@ -60,6 +65,15 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"dropout_rate": 1.0}, ("dropout_rate", 0, 1, 1.0)),
         ({"heads": AHEAD, "first_norm": False}, ("first_norm",)),
         ({"heads": AHEAD, "num_layers": 1}, ("num_layers=1", 2)),
+        ({"num_experts": 1}, ("num_experts=1", 2, 0)),
+        ({"num_experts": 2.5}, ("num_experts", 2.5)),
+        (EXPERTS | {"experts_per_token": 5}, ("experts_per_token=5", "num_experts=4")),
+        (EXPERTS | {"experts_per_token": 0}, ("experts_per_token", 0)),
+        (EXPERTS | {"biases": True}, ("biases=True", False, "num_experts")),
+        (EXPERTS | {"sparse_every": 2}, ("num_layers=3", "sparse_every")),
+        ({"experts_per_token": 1}, ("experts_per_token=1", "num_experts")),
+        ({"normalize_expert_weights": False}, ("normalize_expert_weights=False", "num_experts")),
+        ({"sparse_every": 3, "num_layers": 3}, ("sparse_every=3", "num_experts")),
     ],
 )
 def test_invalid_settings_raise(settings, values):
@@ -79,27 +93,37 @@ def test_invalid_settings_raise(settings, values):
             ("init_stddev",),
         ),
         (models.encoder_decoder, {"window": 4, "encoder_window": (3,)}, ("encoder_window", 3)),
-        (models.decoder, SMALL | {"init_matching": True}, ("init_matching",)),
-        (models.decoder, SMALL | {"merged_attention": True}, ("merged_attention",)),
+        (models.encoder_decoder, T5 | {"init_locality": -1.0}, ("init_locality", 0, -1.0)),
+        (models.encoder_decoder, T5 | {"init_locality": True}, ("init_locality", 0, True)),
+        (models.encoder_decoder, T5 | {"init_locality": math.nan}, ("init_locality", 0, "nan")),
+        (
+            models.encoder_decoder,
+            {"init_locality": 1.0, "positions": "rotary"},
+            ("init_locality=1.0", "positions='relative'"),
+        ),
+        (
+            models.encoder_decoder,
+            {"init_matching": True, "num_kv_heads": 2},
+            ("init_matching=True", "encoder-decoder"),
+        ),
+        (models.encoder, SMALL | {"num_layers": 0}, ("num_layers", 1, 0)),
+        (models.electra, SMALL | {"dtype": "float16"}, ("dtype", "'float16'")),
+        (models.two_towers, SMALL | {"head_dim": 7}, ("head_dim=7",)),
+        (
+            models.masked_autoencoder,
+            SMALL | {"positions": "relative"},
+            ("positions='relative'", "'learned'", "'rotary'"),
+        ),
+        (
+            models.masked_autoencoder,
+            SMALL | {"embedding_dim": 8, "vocabulary_layer": True},
+            ("embedding_dim=8", None),
+        ),
     ],
 )
 def test_invalid_settings_of_each_builder_raise(build, settings, values):
     with refuses(ValueError, *values):
         build(64, **settings)
-
-
-@pytest.mark.parametrize("build", [models.encoder, models.electra, models.two_towers])
-@pytest.mark.parametrize(
-    "settings, values",
-    [
-        ({"num_layers": 0}, ("num_layers", 1, 0)),
-        ({"dtype": "float16"}, ("dtype", "'float16'")),
-        ({"head_dim": 7}, ("head_dim=7",)),
-    ],
-)
-def test_encoder_builders_check_stack_settings(build, settings, values):
-    with refuses(ValueError, *values):
-        build(64, **(SMALL | settings))
 
 
 def test_lists_from_gin_become_tuples():

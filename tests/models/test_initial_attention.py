@@ -9,7 +9,6 @@ from pretrax import models
 from pretrax.models import hugging_face, t5x
 from pretrax.models.positions import local_biases, relative_position_buckets
 from pretrax.training.run_configuration import read_run
-from tests.refusals import refuses
 
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 
@@ -82,27 +81,6 @@ def test_init_locality_adds_local_biases():
             added = local_biases(4, 2.0, "encoder" in path)
         np.testing.assert_allclose(x, plain[path] + added, atol=1e-6, err_msg=path)
     assert sum(path.endswith("relative_bias/table") for path in local) == 2
-
-
-@pytest.mark.parametrize(
-    "settings, values",
-    [
-        ({"init_locality": -1.0}, ["init_locality", 0, -1.0]),
-        ({"init_locality": True}, ["init_locality", 0, True]),
-        ({"init_locality": float("nan")}, ["init_locality", 0, "nan"]),
-        (
-            {"init_locality": 1.0, "positions": "rotary"},
-            ["init_locality=1.0", "positions='relative'"],
-        ),
-        (
-            {"init_matching": True, "num_kv_heads": 2},
-            ["init_matching=True", "encoder-decoder"],
-        ),
-    ],
-)
-def test_invalid_settings_raise(settings, values):
-    with refuses(ValueError, *values):
-        models.encoder_decoder(64, **(SHAPE | {"positions": "relative"} | settings))
 
 
 @pytest.mark.parametrize("preset", ["t5_1_1_small", "bart_tiny", "umt5_base", "switch_tiny"])

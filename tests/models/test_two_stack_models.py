@@ -23,13 +23,21 @@ from tests.models.small_models import (
     mask,
 )
 from tests.objectives.registry import quick_jit
-from tests.refusals import refuses
 
 V = 20
 TOKENS = np.array([[3, 4, 5, 6, 7, 8, 9, 0], [9, 8, 7, 6, 5, 4, 3, 0]])
 TARGET_SLOTS = np.array([[1, 4, 0], [0, 5, 6]])  # the third slot of the first row does not count
 LIVE = np.array([[1, 1, 0], [1, 1, 1]])
 LABELS = np.array([[11, 12, 0], [13, 14, 15]])
+
+
+def silenced(params):
+    """Returns parameters whose layers add nothing, so states are normed embeddings of tokens."""
+
+    def silence(path, x):
+        return jnp.zeros_like(x) if path[-1].key in ("out", "wo") else x
+
+    return jax.tree.map_with_path(silence, params)
 
 
 # --- ELECTRA ------------------------------------------------------------------------------------
@@ -70,13 +78,7 @@ def draws(count=2000):
     show the discriminator's input.
     """
     model, batch, params = electra()
-
-    def silence_layers(path, x):
-        return jnp.zeros_like(x) if path[-1].key in ("out", "wo") else x
-
-    params = params | {
-        "discriminator": jax.tree.map_with_path(silence_layers, params["discriminator"])
-    }
+    params = params | {"discriminator": silenced(params["discriminator"])}
 
     def states(params, rngs):
         hidden = model.apply(params, batch, rngs).hidden
@@ -228,11 +230,7 @@ def test_experts_of_both_stacks_skip_padding():
 def test_embeddings_have_dropout():
     model, batch, params = electra()
     dropping = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5, dropout_rate=0.5)
-
-    def silence_layers(path, x):
-        return jnp.zeros_like(x) if path[-1].key in ("out", "wo", "embedding_norm") else x
-
-    params = jax.tree.map_with_path(silence_layers, params)
+    params = silenced(params)
     hidden = jax.jit(lambda key: dropping.apply(params, batch, {"dropout": key}).hidden["top"])
     # Both the dropout of the embedding and the last dropout keep half.
     share = np.mean([np.mean(hidden(jax.random.key(i)) != 0) for i in range(4)])
@@ -328,11 +326,7 @@ def test_decoder_reads_only_first_encoder_state_of_document():
     first = np.repeat([0, 3], [6, 4])  # documents of 3 and 4 slots in the encoder
     batch["cross_key_intervals"] = np.stack([first, first + 1])[None]
     params = init(model, batch)
-
-    def silence_layers(path, x):  # so that states are normed embeddings, which show their tokens
-        return jnp.zeros_like(x) if path[-1].key in ("out", "wo") else x
-
-    params = params | {"encoder": jax.tree.map_with_path(silence_layers, params["encoder"])}
+    params = params | {"encoder": silenced(params["encoder"])}
 
     @jax.jit
     def restored(tokens):
@@ -347,15 +341,6 @@ def test_decoder_reads_only_first_encoder_state_of_document():
     encoder_hidden = model.apply(params, encoder).hidden
     assert set(encoder_hidden) == {"top"}
     assert_close(encoder_hidden["top"], model.apply(params, batch).hidden["top"], atol=1e-6)
-
-
-def test_invalid_masked_autoencoder_settings_raise():
-    for change, values in (
-        (dict(positions="relative"), ["positions='relative'", "'learned'", "'rotary'"]),
-        (dict(embedding_dim=8, vocabulary_layer=True), ["embedding_dim=8", None]),
-    ):
-        with refuses(ValueError, *values):
-            models.masked_autoencoder(V, **SHAPE, num_layers=1, **change)
 
 
 # --- two towers ---------------------------------------------------------------------------------
