@@ -64,12 +64,6 @@ def test_attention_matches_dense_mask(groups, softcap, biased, order, monkeypatc
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), got, expected)
 
 
-def test_default_row_order_matches_dense_mask():
-    q, k, v, intervals, bias = example()
-    got, _ = jax.jit(attention.attend)(q, k, v, intervals, bias)
-    np.testing.assert_allclose(got, dense(q, k, v, intervals, bias), atol=1e-5)
-
-
 def test_bfloat16_is_close_to_float32():
     q, k, v, intervals, bias = example(dtype=jnp.bfloat16)
     got, _ = jax.jit(attention.attend)(q, k, v, intervals, bias)

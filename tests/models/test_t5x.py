@@ -227,26 +227,14 @@ def test_unscaled_norms_get_ones(damaged_checkpoint):
         (lambda d: shutil.rmtree(d), ["broken", "'checkpoint'", "directory"]),
         (lambda d: (d / "checkpoint").unlink(), ["broken", "'checkpoint'"]),
         (lambda d: cut(d / "checkpoint"), ["broken/checkpoint", "damaged"]),
-        (
-            lambda d: (d / "checkpoint").write_bytes(b""),
-            ["broken/checkpoint", "damaged"],
-        ),
-        (
-            lambda d: (d / "checkpoint").write_bytes(b"\x01"),
-            ["broken/checkpoint", "parameters"],
-        ),
+        (lambda d: (d / "checkpoint").write_bytes(b""), ["broken/checkpoint", "damaged"]),
+        (lambda d: (d / "checkpoint").write_bytes(b"\x01"), ["broken/checkpoint", "parameters"]),
         (
             lambda d: (d / "checkpoint").write_text('model_checkpoint_path: "a"\n'),
             ["broken/checkpoint", "TensorFlow"],
         ),
-        (
-            lambda d: shutil.rmtree(d / f"target.{QUERY}"),
-            [f"broken/target.{QUERY}/.zarray"],
-        ),
-        (
-            lambda d: (d / f"target.{QUERY}/.zarray").unlink(),
-            [f"broken/target.{QUERY}/.zarray"],
-        ),
+        (lambda d: shutil.rmtree(d / f"target.{QUERY}"), [f"broken/target.{QUERY}/.zarray"]),
+        (lambda d: (d / f"target.{QUERY}/.zarray").unlink(), [f"broken/target.{QUERY}/.zarray"]),
         (lambda d: (d / f"target.{QUERY}/.zarray").write_text("{"), [f"target.{QUERY}"]),
         (lambda d: (d / f"target.{QUERY}/1.0").unlink(), [f"target.{QUERY}", "incomplete"]),
         (lambda d: cut(d / f"target.{QUERY}/1.0"), [f"target.{QUERY}", "damaged"]),

@@ -13,7 +13,6 @@ from pretrax import models, objectives
 from pretrax.models.config import Config
 from pretrax.models.linear import dropout
 from pretrax.models.positions import RelativeBias, relative_position_buckets
-from pretrax.models.rematerialization import POLICIES
 from pretrax.models.transformer import MLP, without_masks
 from pretrax.training.devices.mesh import (
     batch_sharding,
@@ -121,17 +120,6 @@ def test_unrolled_scan_equals_scan(layout):
         program = str(jax.make_jaxpr(top, static_argnums=0)(model, params, batch))
         assert ("unroll=3" in program) == unroll
     assert_close(results[1], results[0], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_rematerialization_keeps_loss_and_gradients():
-    batch = batch_for("encoder_decoder")
-    results = []
-    for policy in POLICIES:
-        model = build("encoder_decoder", remat_policy=policy)
-        results.append(loss_and_gradients(model, init(model, batch), batch))
-    assert_close(results[1], results[0], atol=1e-4)
-    assert_close(results[2], results[0], atol=1e-4)
 
 
 @pytest.mark.slow
@@ -648,12 +636,10 @@ def test_initial_scales_with_init_stddev(by_depth):
     [
         ("decoder", {}),
         ("decoder", {"attention": "fused", "window": 3}),
-        ("encoder_decoder", {}),
         ("decoder", {"num_experts": 4, "experts_per_token": 2}),
         ("encoder_decoder", {"attention": "fused"}),
         ("encoder_decoder", {"merged_attention": True, "positions": "rotary"}),
         ("noised copies", {"attention": "fused"}),
-        ("noised copies", {}),
     ],
 )
 def test_context_shards_equal_whole_rows(layout, settings):

@@ -34,11 +34,7 @@ def both_forms(layout, **settings):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout, settings",
-    [
-        ("decoder", {}),
-        ("encoder_decoder", {}),
-        ("encoder_decoder", {"merged_attention": True}),
-    ],
+    [("decoder", {}), ("encoder_decoder", {}), ("encoder_decoder", {"merged_attention": True})],
 )
 def test_uncached_sampling_matches_cached(layout, settings):
     prompts = prompts_for(layout)
