@@ -84,14 +84,9 @@ def check_changes(page, address: str, objective: str) -> None:
         assert page.locator(".panel .tokens").inner_text().startswith("The quick brown fox")
 
 
-@pytest.mark.slow
-def test_objective_page_follows_its_settings(page, address):
-    check_changes(page, address, "span_corruption")
-
-
 # Every form is generated in the same way, and test_controls.py reads the form of every objective.
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", list(CATALOG)[::6])
+@pytest.mark.parametrize("objective", ["span_corruption", *list(CATALOG)[::12]])
 def test_every_objective_page_follows_its_settings(objective, page, address):
     check_changes(page, address, objective)
 
@@ -106,13 +101,6 @@ def test_slider_ends_draw_a_picture(page, address):
         assert page.locator(".panel .cells i:not(:empty)").count() == masks
         gin = page.locator(".copyable", has_text="Gin file").locator("pre").inner_text()
         assert f"objectives.masked_lm.rate = {slider.input_value()}" in gin
-
-
-@pytest.mark.slow
-def test_number_outside_its_range_is_rejected(page, address):
-    opened(page, address, "masked_lm")
-    page.fill('[data-setting="objectives.masked_lm.rate"] input[type=number]', "1.5")
-    assert "objectives.masked_lm.rate" in error_with(page, "1.5")
 
 
 @pytest.mark.slow
@@ -146,11 +134,11 @@ def test_failed_objective_clears_the_previous_one(page, address):
 
 
 @pytest.mark.slow
-def test_reset_restores_the_published_settings(page, address):
+def test_number_outside_its_range_is_rejected_and_reset(page, address):
     opened(page, address, "masked_lm")
     rate = page.locator('[data-setting="objectives.masked_lm.rate"] input[type=number]')
     rate.fill("1.5")
-    error_with(page, "1.5")
+    assert "objectives.masked_lm.rate" in error_with(page, "1.5")
     drawn(page, lambda: page.click("text=Settings as published"))
     assert rate.input_value() == "0.15" and error_of(page) == ""
 

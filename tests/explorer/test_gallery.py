@@ -1,7 +1,6 @@
 """Pages of objectives that need no server."""
 
 import pathlib
-import re
 
 import pytest
 
@@ -50,12 +49,6 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("gallery")
     gallery.export(str(place), ["span_corruption"])
     return place
-
-
-@pytest.mark.slow
-def test_index_lists_every_objective(folder):
-    links = re.findall(r'href="(\w+)\.html"', (folder / "index.html").read_text())
-    assert sorted(links) == sorted(CATALOG)
 
 
 @pytest.mark.slow

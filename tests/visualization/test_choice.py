@@ -12,8 +12,7 @@ from tests.visualization.letters import IDS
 
 
 @pytest.mark.parametrize(
-    "name, layout",
-    [("causal_lm", "decoder"), ("masked_lm", "encoder"), ("ul2", "encoder_decoder")],
+    "name, layout", [("causal_lm", "decoder"), ("masked_lm", "encoder"), ("ul2", "encoder_decoder")]
 )
 def test_layout_that_supports_the_objective_is_found(name, layout):
     choice = Choice(name, getattr(objectives, name))
