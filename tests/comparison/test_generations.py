@@ -58,8 +58,7 @@ def test_generation_measures_match_hand_computed_values():
 
 
 @pytest.mark.parametrize(
-    "name, builder",
-    [("span_corruption", "encoder_decoder"), ("fill_in_the_middle", "decoder")],
+    "name, builder", [("span_corruption", "encoder_decoder"), ("fill_in_the_middle", "decoder")]
 )
 def test_infilling_prompts_follow_training_and_true_text_scores_1(name, builder, monkeypatch):
     """A model that writes the true text gets everything right."""

@@ -14,11 +14,7 @@ def test_nearest_number_is_found(target, number):
 
 
 @pytest.mark.parametrize(
-    "cost, values",
-    [
-        (lambda n: 7.0 * n, ("1", "7", "3")),
-        (lambda n: 1.0, ("1,048,576", "3")),
-    ],
+    "cost, values", [(lambda n: 7.0 * n, ("1", "7", "3")), (lambda n: 1.0, ("1,048,576", "3"))]
 )
 def test_unreachable_target_is_rejected(cost, values):
     with refuses(ValueError, *values):

@@ -98,25 +98,13 @@ def test_least_detectable_effect_matches_power_and_seeds():
 @pytest.mark.parametrize(
     "given, expected",
     [
-        (
-            ([[0.50, 0.52], [0.49, 0.53]], "share", HIGHER, 0.5),
-            "baseline, 0.5",
-        ),
+        (([[0.50, 0.52], [0.49, 0.53]], "share", HIGHER, 0.5), "baseline, 0.5"),
         (([[0.50, 0.52], [0.69, 0.73]], "share", HIGHER, 0.5), ""),  # one variant is better
-        (
-            ([[4.5, 4.3], [4.6, 4.5]], "bits per byte", LOWER, 4.4),
-            "baseline, 4.4",
-        ),
+        (([[4.5, 4.3], [4.6, 4.5]], "bits per byte", LOWER, 4.4), "baseline, 4.4"),
         (([[2.5, 2.3], [2.6, 2.5]], "bits per byte", LOWER, 4.4), ""),
-        (
-            ([[1.00, 0.99], [0.98, 1.00]], "accuracy", HIGHER, 0.5),
-            "best value, 1",
-        ),
+        (([[1.00, 0.99], [0.98, 1.00]], "accuracy", HIGHER, 0.5), "best value, 1"),
         (([[0.90, 0.91], [0.98, 1.00]], "accuracy", HIGHER, 0.5), ""),
-        (
-            ([[0.0, 0.01], [0.01, 0.0]], "share", LOWER, None),
-            "best value, 0",
-        ),
+        (([[0.0, 0.01], [0.01, 0.0]], "share", LOWER, None), "best value, 0"),
         (([[0.01, 0.02], [0.9, 0.91]], NATS_SAVED, LOWER, None), ""),
         (([[70.0, 71.0], [90.0, 93.0]], "ROUGE", HIGHER, None), ""),  # no best value is known
         (([[0.7, 0.7], [0.7, 0.7]], "share", HIGHER, 0.5), "every run has the figure 0.7"),
