@@ -40,6 +40,7 @@ STEPS = {
     "electra": 400,
     "retromae": 400,
     "unrolled_denoising": 400,
+    "embedding_diffusion": 400,
     "block_diffusion_encoder_decoder": 150,
     "llm_jepa": 200,
     "two_towers": 200,

@@ -22,6 +22,7 @@ from .builders import Outputs as Outputs
 from .builders import decoder as decoder
 from .builders import encoder as encoder
 from .builders import encoder_decoder as encoder_decoder
+from .embedding_denoiser import embedding_denoiser as embedding_denoiser
 from .heads import Projection as Projection
 from .heads import add_head as add_head
 from .pairs_of_stacks import electra as electra

@@ -369,6 +369,11 @@ _BUILT_IN = (
         builders=("masked_autoencoder",),
     ),
     Head(
+        name="denoised",
+        about="logits over the vocabulary of the tokens whose noised embeddings the model reads",
+        builders=("embedding_denoiser",),
+    ),
+    Head(
         name="unrolled",
         about="logits over the vocabulary of a second pass, which reads samples of the first",
         builders=("step_unrolled",),

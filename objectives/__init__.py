@@ -59,6 +59,7 @@ from .denoising import deshuffling as deshuffling
 from .denoising import iid_denoising as iid_denoising
 from .denoising import span_corruption as span_corruption
 from .distillation import distilled_lm as distilled_lm
+from .embedding_diffusion import embedding_diffusion as embedding_diffusion
 from .flexible_diffusion import flexible_masked_diffusion as flexible_masked_diffusion
 from .frequency_masking import frequency_informed_diffusion as frequency_informed_diffusion
 from .gap_sentences import gap_sentences as gap_sentences

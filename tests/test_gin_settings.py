@@ -37,7 +37,7 @@ BUILDERS = {
     **dict.fromkeys(
         (
             *(models.encoder, models.electra, models.masked_autoencoder),
-            *(models.step_unrolled, models.two_towers),
+            *(models.step_unrolled, models.embedding_denoiser, models.two_towers),
         ),
         builders.MODERN_BERT,
     ),

@@ -219,6 +219,9 @@ def _given(batch: dict, describe: _Describer, name: str, used: int) -> list[Toke
     if f"{name}_bag_tokens" in batch:
         bags = [describe(*read(ids)) for ids in batch[f"{name}_bag_tokens"][:, :used]]
         given = _with_bags(given, bags, batch[f"{name}_bag_sizes"])
+    if f"{name}_noise_levels" in batch:
+        levels = batch[f"{name}_noise_levels"]
+        given = [replace(t, kind="noised") if level else t for t, level in zip(given, levels)]
     segments = batch[f"{name}_segment_ids"]
     return [t if segment else Token("", "pad") for t, segment in zip(given, segments)]
 
@@ -230,7 +233,10 @@ def _tracks(batch: dict, name: str) -> dict[str, np.ndarray]:
         "block positions": f"{name}_block_positions",
         "token types": f"{name}_types",
     }
-    return {title: batch[column] for title, column in columns.items() if column in batch}
+    tracks = {title: batch[column] for title, column in columns.items() if column in batch}
+    if f"{name}_noise_levels" in batch:
+        tracks["noise level, in %"] = np.round(batch[f"{name}_noise_levels"] / 2**24 * 100)
+    return tracks
 
 
 def _predicted(

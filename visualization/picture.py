@@ -20,6 +20,7 @@ KINDS = {
     "mask": "hides a token or a span",
     "kept": "predicted, left unchanged",
     "replaced": "replaced by another token",
+    "noised": "read as a noised embedding",
     "other": "from another text",
     "left out": "neither given nor predicted",
     "cls": "opens a text or a pair of texts",

@@ -15,7 +15,15 @@ from .picture import NO_SPAN, AttentionPattern, Example, Picture, Slot, StackVie
 
 SPANS = 6  # number of colors of spans and documents
 RUNS = 60  # number of runs of a track that are shown
-BARE = ("text", "pad", "kept", "replaced", "other", "left out")  # kinds not shown as chips
+BARE = (
+    "text",
+    "pad",
+    "kept",
+    "replaced",
+    "noised",
+    "other",
+    "left out",
+)  # kinds not shown as chips
 
 STYLE = """
 :root { --s0:#c98a00; --s1:#0a8f9c; --s2:#b1479f; --s3:#3a8f3a; --s4:#d0493c; --s5:#4a68d8; }
@@ -39,6 +47,7 @@ STYLE = """
 .mode { background:var(--s3) }
 .start, .end, .pad { color:var(--soft) }
 .kept { text-decoration:underline dotted var(--soft) 2px; text-underline-offset:3px }
+.noised { text-shadow:0 0 5px currentColor; color:color-mix(in srgb, currentColor 55%, transparent) }
 .replaced { color:var(--s4); text-decoration:underline wavy var(--s4) 1px }
 .other { color:var(--soft); font-style:italic }
 .left-out { color:var(--soft); text-decoration:line-through }

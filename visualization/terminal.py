@@ -24,6 +24,7 @@ STYLES = {  # kind of a token -> style
     "mask": "bold reverse",
     "kept": "underline",
     "replaced": "bold red strike",
+    "noised": "red",
     "other": "italic dim",
     "left out": "dim strike",
     "cls": "bold reverse blue",

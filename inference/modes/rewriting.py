@@ -6,6 +6,7 @@ from functools import partial
 
 from ..answering.answers import Options
 from ..answering.continued_blocks import continue_blocks
+from ..answering.flowing import follow_flow
 from ..answering.generation import Decoding
 from ..answering.insertions import Written, insert
 from ..answering.unmasking import FillingMode, unmask
@@ -37,6 +38,17 @@ def _unmasked(
 ) -> list[dict]:
     settings = _settings(options)
     filled = unmask(trained, texts, mode=mode, steps=options.steps, order=options.order, **settings)
+    return [{"answer": text} for text in filled]
+
+
+def _flowed(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
+    settings = _settings(options)
+    if settings.pop("temperature"):
+        raise ValueError(
+            "Got a temperature above 0, expected 0: a flow draws only its initial noise. Set "
+            "another seed for another text."
+        )
+    filled = follow_flow(trained, texts, steps=options.steps, **settings)
     return [{"answer": text} for text in filled]
 
 
@@ -88,6 +100,21 @@ register_mode(
             check=check_trained_for,
         ),
         command=ModeCommand(example=MASKED_TEXT, options=("masks", "steps", "temperature")),
+    )
+)
+register_mode(
+    Mode(
+        name="flow",
+        about="fills all [MASK]s by a flow from noise to the embeddings of a text",
+        layouts=("encoder",),
+        reads_only_frame=True,
+        answer=_flowed,
+        training=ModeTraining(
+            teaches="to restore noised embeddings",
+            objectives="embedding_diffusion",
+            check=check_trained_for,
+        ),
+        command=ModeCommand(example=MASKED_TEXT, options=("masks", "steps")),
     )
 )
 register_mode(

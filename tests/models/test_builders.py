@@ -48,6 +48,7 @@ BUILDERS = {
     "electra": lambda **settings: models.electra(64, **SMALL, **settings),
     "masked_autoencoder": lambda **settings: models.masked_autoencoder(64, **SMALL, **settings),
     "step_unrolled": lambda **settings: models.step_unrolled(64, **SMALL, **settings),
+    "embedding_denoiser": lambda **settings: models.embedding_denoiser(64, **SMALL, **settings),
     "two_towers": lambda **settings: models.two_towers(64, **SMALL, **settings),
 }
 
@@ -140,6 +141,7 @@ def test_encoder_has_exactly_the_requested_heads(name):
         (models.decoder, objectives.contrastive_pairs, ["embedding", "logit_scale"], "encoder"),
         (models.encoder, objectives.retromae, ["restored"], "masked_autoencoder"),
         (models.encoder, objectives.unrolled_denoising, ["unrolled"], "step_unrolled"),
+        (models.encoder, objectives.embedding_diffusion, ["denoised"], "embedding_denoiser"),
         (models.encoder, objectives.multi_token_prediction, ["ahead_2"], "decoder"),
     ],
 )
@@ -171,7 +173,7 @@ def test_every_head_has_builders_and_a_module():
         assert (
             head.build
             or head.build_state
-            or head.name in ("vocabulary", "generator", "restored", "unrolled")
+            or head.name in ("vocabulary", "generator", "restored", "unrolled", "denoised")
         )
         assert not (head.over_vocabulary and head.has_classes)
 
@@ -241,7 +243,8 @@ def test_parameters_and_flops_of_additional_heads(build, heads, parameters, prod
     "builder",
     [
         *("encoder_decoder", "decoder", "encoder"),
-        *("electra", "masked_autoencoder", "step_unrolled", "two_towers"),
+        *("electra", "masked_autoencoder", "step_unrolled"),
+        *("embedding_denoiser", "two_towers"),
     ],
 )
 def test_flops_match_compiler(builder):
@@ -253,6 +256,8 @@ def test_flops_match_compiler(builder):
     else:
         model = getattr(models, builder)(512, **shape, num_kv_heads=2, num_layers=2)
     batch, predict = shapes(128), 32
+    if builder == "embedding_denoiser":
+        batch["encoder_self_conditioned"] = batch["encoder_positions"]
     if builder == "encoder_decoder":  # different lengths, to distinguish them
         batch |= {k: v for k, v in shapes(64).items() if k.startswith(("decoder", "cross"))}
     lengths = {"encoder": 128, "decoder": batch["decoder_positions"].shape[1], "predict": predict}
@@ -272,6 +277,8 @@ def test_flops_match_compiler(builder):
             )
         if builder == "two_towers":
             return states
+        if builder == "embedding_denoiser":
+            return outputs.head("denoised", states[:, :predict])
         return outputs.head("vocabulary", states[:, :predict])
 
     params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))

@@ -43,6 +43,7 @@ from tests.objectives.undo_masking import (
     undo_masks,
     undo_masks_after_bos,
     undo_masks_before,
+    undo_noised_embeddings,
     undo_permutation,
     undo_permuted_masks,
     undo_registers,
@@ -338,6 +339,7 @@ CASES = {
     "edits": _case("token_editing", undo_edits),
     "edits_whole": _case("token_editing", undo_edits, builder=masked_diffusion, wrong_share=0.5),
     "unrolled": _case("unrolled_denoising", undo_replaced, exact=True),
+    "embeddings": _case("embedding_diffusion", undo_noised_embeddings, exact=True),
     "insertions": _case("insertion_lm", undo_insertions),
     "insertions_and_masks": _case(
         "flexible_masked_diffusion",

@@ -100,7 +100,7 @@ def test_every_objective_that_supports_hide_is_tested():
     # The first two share their noise with token deletion. The others also predict visible tokens.
     deleting = {"token_masking", "contrastive"}
     with_masks = {"masked_input_next_token", "masked_input_regularization", "causal_diffusion"}
-    replaced = {"uniform_diffusion", "mixed_diffusion", "unrolled_denoising"}
+    replaced = {"uniform_diffusion", "mixed_diffusion", "unrolled_denoising", "embedding_diffusion"}
     assert reading == deleting | with_masks | replaced | {"complementary_diffusion"}
 
 

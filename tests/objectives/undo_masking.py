@@ -220,6 +220,14 @@ def undo_replaced(document):
     return undo_hybrid(document)
 
 
+def undo_noised_embeddings(document):
+    """Undoes embedding diffusion: all tokens are given and predicted, with one level of noise."""
+    levels = document.columns["inputs_noise_levels"]
+    assert len(set(levels)) == 1 and 0 < levels[0] < 2**24
+    assert len(set(document.columns["inputs_self_conditioned"])) == 1
+    return undo_replaced(document)
+
+
 def undo_insertions(document):
     """Undoes ILM: dropped tokens follow the token that predicts them, in the given order."""
     cls, bos, *text = document.inputs

@@ -249,7 +249,7 @@ def test_fork_after_jax_raises(collator, examples, monkeypatch):
 REJECTED = """
     adaptive_masked_lm annealed_multi_token_prediction any_subset_lm belief_state
     blank_infilling block_diffusion causal_diffusion complementary_diffusion contrastive
-    contrastive_pairs dialogue distilled_lm flexible_masked_diffusion
+    contrastive_pairs dialogue distilled_lm embedding_diffusion flexible_masked_diffusion
     frequency_informed_diffusion future_summary hybrid_diffusion insertion_lm llm_jepa
     masked_diffusion masked_input_regularization masked_permuted_lm mass mixed_diffusion
     multi_token_prediction mutor next_implicit_token next_latent number_token_loss

@@ -45,6 +45,7 @@ def test_parameters_of_each_saved_step_are_opened(tmp_path):
         ("electra", ("replaced_token_detection",), {}),
         ("masked_autoencoder", ("retromae",), {}),
         ("step_unrolled", ("unrolled_denoising",), {}),
+        ("embedding_denoiser", ("embedding_diffusion",), {}),
         ("two_towers", ("contrastive_pairs",), {}),
         ("decoder", ("masked_next_token", "causal_lm"), {}),
     ],
@@ -58,6 +59,7 @@ def test_opened_model_has_the_saved_heads(tmp_path, builder, names, settings):
         "replaced_token_detection": {"generator", "replaced"},
         "retromae": {"vocabulary", "restored"},
         "unrolled_denoising": {"vocabulary", "unrolled"},
+        "embedding_diffusion": {"denoised"},
     }
     assert set(heads) == expected.get(names[0], {"vocabulary"})
 

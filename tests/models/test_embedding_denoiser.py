@@ -1,0 +1,162 @@
+"""The network of embedding diffusion, compared with its formulas in NumPy."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from scipy.special import expit, log_softmax, softmax
+from scipy.stats import gumbel_r
+
+from pretrax import models
+from pretrax.models.embedding_denoiser import LEVELS, flow, gaussians, noise_ratio
+from pretrax.objectives import embedding_diffusion
+from tests.models.small_models import init
+from tests.objectives.registry import IDS
+from tests.refusals import refuses
+
+SHAPE = dict(num_layers=1, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24)
+V = 40
+LOCATION = 1.5
+SCALE = 0.7
+BATCH = {
+    "encoder_input_tokens": np.arange(3, 11, dtype=np.int32)[None],
+    "encoder_segment_ids": np.array([[1, 1, 1, 1, 1, 2, 2, 0]], np.int32),
+    "encoder_positions": np.array([[0, 1, 2, 3, 4, 0, 1, 0]], np.int32),
+    "encoder_key_intervals": np.array(
+        [[[0, 0, 0, 0, 0, 5, 5, 7], [5, 5, 5, 5, 5, 7, 7, 8]]], np.int32
+    ),
+    "encoder_noise_levels": np.array([[9, 9, 9, 9, 0, 5, 5, 0]], np.int32) * (LEVELS // 12),
+    "encoder_noise_seeds": np.array([[7, -3, 2**31 - 1, 4, 0, 6, 7, 0]], np.int32),
+}
+
+
+@functools.cache
+def denoiser(seed=None):
+    """Returns the model and its parameters: the initial ones, or random ones for a seed."""
+    model = models.embedding_denoiser(V, location=LOCATION, scale=SCALE, **SHAPE)
+    params = nn.unbox(model.init(jax.random.key(0), BATCH))
+    if seed is not None:
+        leaves, tree = jax.tree.flatten(params)
+        rng = np.random.default_rng(seed)
+        params = tree.unflatten([x + 0.3 * rng.normal(size=x.shape).astype("f4") for x in leaves])
+    return model, params
+
+
+def predictions(batch, seed=None):
+    model, params = denoiser(seed)
+    outputs = model.apply(params, batch)
+    return np.asarray(outputs.head("denoised", outputs.hidden["top"]))
+
+
+def noised_embeddings():
+    """Returns the embeddings e [V, E], z [T, E], a [T, 1] and s [T, 1], computed in NumPy."""
+    table = np.asarray(denoiser()[1]["token_embedding"], np.float64)
+    e = table / np.linalg.norm(table, axis=1, keepdims=True) * np.sqrt(table.shape[1])
+    quantile = BATCH["encoder_noise_levels"][0] / LEVELS
+    ratio = gumbel_r.ppf(np.clip(quantile, 1e-5, 1 - 1e-5), LOCATION, SCALE)[:, None]
+    a, s = np.sqrt(expit(-ratio)), np.sqrt(expit(ratio))
+    n = [jax.random.normal(jax.random.key(seed), (16,)) for seed in BATCH["encoder_noise_seeds"][0]]
+    clean = e[BATCH["encoder_input_tokens"][0]]
+    return e, np.where(quantile[:, None] > 0, a * clean + s * np.asarray(n), clean), a, s
+
+
+def test_initial_predictions_are_the_posterior_of_independent_tokens():
+    e, z, a, s = noised_embeddings()
+    distances = np.sum((z[:, None] - a[:, None] * e) ** 2, -1)
+    is_noised = BATCH["encoder_noise_levels"][0] > 0
+    got = log_softmax(predictions(BATCH)[0], -1)
+    expected = log_softmax(-distances / (2 * s**2), -1)
+    np.testing.assert_allclose(got[is_noised], expected[is_noised], atol=2e-4)
+    np.testing.assert_allclose(got[~is_noised], -np.log(V), atol=1e-5)
+
+
+def test_given_noised_embeddings_replace_seeds():
+    _, z, _, _ = noised_embeddings()
+    given = {name: x for name, x in BATCH.items() if name != "encoder_noise_seeds"}
+    got = predictions(given | {"encoder_noised": z[None].astype(np.float32)})
+    np.testing.assert_allclose(got, predictions(BATCH), atol=1e-4)
+
+
+def test_estimate_is_the_mean_embedding_of_a_first_pass_without_gradient():
+    model, params = denoiser(3)
+    conditioned = np.array([[0, 0, 0, 0, 0, 1, 1, 0]], np.int32)
+    both = BATCH | {"encoder_self_conditioned": conditioned}
+    table = params["token_embedding"]
+    e = table / np.linalg.norm(table, axis=1, keepdims=True) * 4
+    estimates = softmax(predictions(BATCH, 3), -1) @ np.asarray(e) * conditioned[..., None]
+    given = BATCH | {"encoder_estimates": estimates.astype(np.float32)}
+    np.testing.assert_allclose(predictions(both, 3), predictions(given, 3), atol=1e-4)
+    assert np.abs(predictions(both, 3) - predictions(BATCH, 3))[0, 5:7].max() > 0.01
+
+    def total(params, batch):
+        return jnp.sum(jnp.square(model.apply(params, batch).hidden["top"]))
+
+    got, expected = (jax.grad(total)(params, batch) for batch in (both, given))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-3, rtol=2e-3), got, expected)
+
+
+def test_flow_with_the_true_estimate_keeps_the_noise():
+    rng = np.random.default_rng(0)
+    e, n = rng.normal(size=(2, 3, 16))
+    ratio, after = 4.0, 1.3
+    a, s, next_a, next_s = (np.sqrt(expit(x)) for x in (-ratio, ratio, -after, after))
+    got = flow(a * e + s * n, e, jnp.float32(ratio), jnp.float32(after))
+    np.testing.assert_allclose(got, next_a * e + next_s * n, atol=1e-5)
+
+
+def test_next_states_follow_the_flow_to_the_estimate():
+    model, params = denoiser(3)
+    next_levels = np.full((1, 8), LEVELS // 12, np.int32)
+    hidden = model.apply(params, BATCH | {"encoder_next_levels": next_levels}).hidden
+    table = params["token_embedding"]
+    e = table / np.linalg.norm(table, axis=1, keepdims=True) * 4
+    estimates = softmax(predictions(BATCH, 3), -1) @ np.asarray(e)
+    np.testing.assert_allclose(hidden["estimates"], estimates, atol=1e-4)
+    levels, tokens = BATCH["encoder_noise_levels"], BATCH["encoder_input_tokens"]
+    ratio, after = (noise_ratio(x, LOCATION, SCALE)[..., None] for x in (levels, next_levels))
+    clean, noise = e[tokens], gaussians(BATCH["encoder_noise_seeds"], 16)
+    noised = np.sqrt(expit(-ratio)) * clean + np.sqrt(expit(ratio)) * noise
+    z = np.where(levels[..., None] > 0, noised, clean)
+    expected = flow(z, estimates, ratio, after)
+    np.testing.assert_allclose(hidden["next_noised"], expected, atol=1e-4)
+
+
+def test_default_schedule_shifts_with_the_width():
+    """Wide and narrow models have the same ratio of noise to the whole length of an embedding."""
+    narrow = models.embedding_denoiser(V, **SHAPE)
+    wide = models.embedding_denoiser(V, **SHAPE | {"emb_dim": 768})
+    explicit = models.embedding_denoiser(V, **SHAPE, location=4.723 + np.log(16 / 768))
+    params = init(narrow, BATCH)
+    top = [model.apply(params, BATCH).hidden["top"] for model in (narrow, explicit)]
+    np.testing.assert_array_equal(*top)
+    assert wide.flops({"encoder": 8, "predict": 8}) > narrow.flops({"encoder": 8, "predict": 8})
+
+
+def test_loss_reads_the_head_denoised():
+    objective = embedding_diffusion(IDS)
+    labels = {
+        "encoder_target_slots": np.array([[0, 1, 2, 3, 5, 6]], np.int32),
+        "encoder_target_tokens": np.array([[3, 4, 5, 6, 8, 9]], np.int32),
+        "encoder_loss_weights": np.array([[1, 1, 1, 1, 1, 0]], np.int32),
+    }
+    model, params = denoiser(3)
+    term = objective.loss(BATCH | labels).scored(model.apply(params, BATCH | labels))["tokens"]
+    logs = log_softmax(predictions(BATCH, 3)[0], -1)
+    expected = -sum(logs[slot, token] for slot, token in ((0, 3), (1, 4), (2, 5), (3, 6), (5, 8)))
+    np.testing.assert_allclose(term.sums, [expected], rtol=1e-5)
+
+
+def test_narrower_embedding_raises():
+    with refuses(ValueError, "embedding_dim"):
+        models.embedding_denoiser(V, **SHAPE, embedding_dim=8)
+
+
+@pytest.mark.parametrize(
+    "level, expected", [(1, 1e-5), (LEVELS // 4, 0.25), (LEVELS - 1, 1 - 1e-5)]
+)
+def test_noise_ratio_is_a_clipped_gumbel_quantile(level, expected):
+    got = noise_ratio(jnp.int32(level), LOCATION, SCALE)
+    np.testing.assert_allclose(got, gumbel_r.ppf(expected, LOCATION, SCALE), rtol=1e-3)
