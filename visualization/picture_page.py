@@ -47,7 +47,7 @@ STYLE = """
 .mode { background:var(--s3) }
 .start, .end, .pad { color:var(--soft) }
 .kept { text-decoration:underline dotted var(--soft) 2px; text-underline-offset:3px }
-.noised { text-shadow:0 0 5px currentColor; color:color-mix(in srgb, currentColor 55%, transparent) }
+.noised { color:color-mix(in srgb, currentColor 55%, transparent); text-shadow:0 0 5px }
 .replaced { color:var(--s4); text-decoration:underline wavy var(--s4) 1px }
 .other { color:var(--soft); font-style:italic }
 .left-out { color:var(--soft); text-decoration:line-through }

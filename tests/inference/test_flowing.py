@@ -9,7 +9,9 @@ from scipy.special import softmax
 from scipy.stats import gumbel_r
 
 from pretrax.inference import Batching, answer
+from pretrax.inference.answering.answers import Options
 from pretrax.inference.answering.flowing import follow_flow
+from pretrax.inference.answering.generation import Decoding
 from pretrax.inference.answering.masks import batch_of
 from pretrax.inference.decoding.sampling import numbered_keys
 from pretrax.models.embedding_denoiser import LEVELS
@@ -91,6 +93,7 @@ def test_only_models_of_embedding_diffusion_have_a_flow():
     with refuses(ValueError, "flow"):
         answer(denoiser(), "mask", [{"text": "a [MASK]"}])
     with refuses(ValueError, "temperature"):
-        answer(denoiser(), "flow", [{"text": "a [MASK]"}], temperature=0.5)
+        warm = Options(decoding=Decoding(temperature=0.5))
+        answer(denoiser(), "flow", [{"text": "a [MASK]"}], warm)
     with refuses(ValueError, "mask"):
         answer(denoiser(), "flow", [{"text": "a"}])
