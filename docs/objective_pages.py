@@ -148,6 +148,7 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
         )
     ],
     "flexible_masked_diffusion": [("its authors", "brianlck/FlexMDM")],
+    "embedding_diffusion": [("its authors, without training", "nealchen2003/LangFlow")],
     "insertion_lm": [("its authors", "dhruvdcoder/ILM")],
     "bert": [_BERT],
     "next_sentence_prediction": [_BERT],
