@@ -319,8 +319,9 @@ def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> 
     regions = read_regions(options.regions)
     check_regions(regions, options.sequences)
     rows: list[dict] = []
-    columns = ("step", "region", "letters", "loss", "baseline", "perplexity")
-    printed = plain_table(*columns, text=("region",))
+    printed = plain_table(
+        "step", "region", "letters", "loss", "baseline", "perplexity", text=("region",)
+    )
     shown = functools.partial(
         track, console=console, transient=True, disable=not console.is_terminal
     )

@@ -751,11 +751,11 @@ class Attention(nn.Module):
         if source_BxSxE is not None:
             crosses = source_BxSxE is not x_BxTxE
             source_slots = source_BxSxE.shape[1]
-            joins = encoded is not None and encoded.states is not None
-            if joins:
-                source_BxSxE = jnp.concatenate([source_BxSxE, encoded.states], axis=1)
+            encoded_states = None if encoded is None else encoded.states
+            if encoded_states is not None:
+                source_BxSxE = jnp.concatenate([source_BxSxE, encoded_states], axis=1)
             k, v = self._keys_and_values(source_BxSxE, crosses)
-            if joins:
+            if encoded is not None and encoded_states is not None:
                 k, encoded_k = jnp.split(k, [source_slots], axis=1)
                 v, encoded_v = jnp.split(v, [source_slots], axis=1)
                 if encoded.rotation is not None:

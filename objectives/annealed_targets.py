@@ -150,7 +150,7 @@ def _line(scale: float, first: float, last: float, share):
 def _later_tokens(until: float, scales: Sequence[float]) -> dict[str, _Target]:
     """Returns the targets "ahead_2", "ahead_3", …, of which the farthest fades first."""
     part = until / max(len(scales), 1)
-    targets = {}
+    targets: dict[str, _Target] = {}
     for k, scale in enumerate(scales, 1):
         first = part * (len(scales) - k)
         fade = _fade(scale, first, first + part)

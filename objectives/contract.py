@@ -193,15 +193,16 @@ class Sums(NamedTuple):
     labels: Array | None = None
 
 
-class _Comparable(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Comparable:
     function: Callable
     arguments: tuple
 
-    def __call__(self, *further):
+    def __call__(self, *further: Any) -> Any:
         return self.function(*self.arguments, *further)
 
 
-def comparable(function: Callable, *arguments: Any) -> Callable:
+def comparable(function: Callable, *arguments: Any) -> Callable[..., Any]:
     """Returns a function with its first arguments bound, which equals others with equal arguments.
 
     A mixture calls equal losses once, and adds terms whose scales are equal. Functions that

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from ..constraints import Count, OpenShare, checked
 from .arithmetic import kernel
-from .contract import BatchLoss, Objective, Row
+from .contract import Array, BatchLoss, Objective, Row
 from .features import pad_or_truncate
 from .language_modeling import causal_lm, with_columns
 from .losses import label_loss, predictions
@@ -69,7 +69,7 @@ def _predictions_of_teacher(likeliest: int, key, row: Row, features, max_documen
         origin, _ = splice(slot, piece(*document_ranges(row.segments, max_documents)), size)
         is_target = (features["targets_segments"] > 0)[:, None, None]
         teacher_Tx2xN = jnp.where(is_target, row.teacher[origin, :, :likeliest], 0)
-    columns = {}
+    columns: dict[str, Array] = {}
     for k in range(likeliest):
         columns |= zip(_stream(k + 1).columns, teacher_Tx2xN[:, :, k].T)
     return columns

@@ -141,7 +141,7 @@ def hidden_spans(text: ElementTree.Element) -> list[str | None]:
 HIDES_EDGE = (
     *("any_subset_lm", "complementary_diffusion", "hybrid_diffusion", "mixed_diffusion"),
     *("prefix_lm", "spans_and_prefix", "ul2", "ul2_tutorial", "ul2r", "uniform_diffusion"),
-    "unrolled_denoising",
+    *("unrolled_denoising", "embedding_diffusion"),
 )
 
 

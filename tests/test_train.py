@@ -37,7 +37,7 @@ def fails(capsys, arguments) -> str:
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        (["--gin.training.Run.batchsize=8"], ["batchsize'", "'batch_size'", "run.py"]),
+        (["--gin.training.Run.batchsize=8"], ["batchsize'", "'batch_size'"]),
         (["--gin.trian.train.steps=8"], ["trian"]),
         (["--gin.STEPZ=10"], ["STEPZ = 10", "DATA, PEAK, RUN_DIR, STEPS"]),
         (["--gin.training.Run.steps=5", "--gin.STEPS=10"], ["STEPS = 10"]),

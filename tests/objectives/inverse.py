@@ -12,6 +12,8 @@ from tests.objectives.vocabulary import IDS
 
 INPUT_COLUMNS = (
     "inputs_types",
+    "inputs_noise_levels",
+    "inputs_self_conditioned",
     "noised",
     "noised_begins",
     "noised_ends",

@@ -107,6 +107,7 @@ def test_every_set_of_streams_is_tested():
         "superposed",
         "distilled",
         "belief",
+        "embeddings",
         "phases",
     ]  # They have separate test files.
     found = {frozenset(streams_of(x)) for x in [*NAMES, *elsewhere]}

@@ -60,8 +60,7 @@ def print_check(console: Console, check: Check) -> bool:
 
 
 def _print_estimate(console: Console, estimate: StepTime) -> None:
-    columns = ("forward", "backward", "rest", "ms", "%")
-    parts = plain_table("time, by the compiler's cycles", *columns)
+    parts = plain_table("time, by the compiler's cycles", "forward", "backward", "rest", "ms", "%")
     for name, part in estimate.parts.items():
         each = (f"{1e3 * seconds:,.1f}" if seconds else "" for seconds in part)
         parts.add_row(f"  {name}", *each, *_of_step(part.seconds, estimate))
@@ -82,8 +81,13 @@ def _print_estimate(console: Console, estimate: StepTime) -> None:
             "of their FLOPs and bytes at the peak, as if all queries attended to all keys."
         )
     if estimate.slow:
-        columns = ("products", "ms", "% of peak", "what to change")
-        slow = plain_table(*columns, text=(columns[0], columns[3]))
+        slow = plain_table(
+            "products",
+            "ms",
+            "% of peak",
+            "what to change",
+            text=("products", "what to change"),
+        )
         for product in estimate.slow:
             slow.add_row(
                 Text(f"  {product.part} {product.shapes}"),

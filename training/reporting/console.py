@@ -144,8 +144,15 @@ def model_summary(plan: Plan, state: State) -> str:
 def print_plan(console: Console, plan: Plan) -> None:
     """Prints the corpus, and each member's rows, raw tokens, stacks and non-padding fraction."""
     console.print(plan.corpus.summary, markup=False)
-    columns = ("member", "rows", "raw tokens", "stacks", "non-padding")
-    table = plain_table(*columns, text=("member", "stacks"), title="Rows of a step")
+    table = plain_table(
+        "member",
+        "rows",
+        "raw tokens",
+        "stacks",
+        "non-padding",
+        text=("member", "stacks"),
+        title="Rows of a step",
+    )
     members = members_of(plan.recipe.objective)
     for group, schedule in zip(plan.recipe.groups, plan.schedules):
         for number, raw, fraction in zip(
@@ -187,8 +194,15 @@ def print_warning(console: Console, message: str) -> None:
 
 
 def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
-    columns = ("objective", "loss", "perplexity", "baseline", "better by", "targets")
-    table = plain_table(*columns, title=f"Held-out loss after {step} steps, nats per target")
+    table = plain_table(
+        "objective",
+        "loss",
+        "perplexity",
+        "baseline",
+        "better by",
+        "targets",
+        title=f"Held-out loss after {step} steps, nats per target",
+    )
     table.caption = "baseline: loss of a model that ignores its input"
     table.caption_justify = "left"
     for s in (score for score in scores if not score.metric):
