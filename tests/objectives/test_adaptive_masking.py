@@ -112,14 +112,14 @@ def test_mask_probabilities_are_exact_in_long_documents():
     tokens, segments = np.full(size, FIRST, np.int32), np.ones(size, np.int32)
     chances = np.where(np.arange(size) % 4, 2**16 - 1, 1).astype(np.int32)
     selection = selection_of(IDS, 0.15, "bernoulli")
-    got = np.asarray(with_chances(chances, tokens, segments, 1, selection).chance) / 2**24
+    got = np.asarray(with_chances(chances, tokens, segments, 1, selection).probability) / 2**24
     np.testing.assert_allclose(got[1:4], 0.2, rtol=1e-4)
     assert 0 < got[0] < 1e-5
     short = with_chances(
         chances[:4], tokens[:4], segments[:4], 1, selection_of(IDS, 0.9, "bernoulli")
     )
     # 1.2 is capped, so the token is always masked.
-    np.testing.assert_array_equal(short.chance[1:], 2**24)
+    np.testing.assert_array_equal(short.probability[1:], 2**24)
 
 
 @functools.cache

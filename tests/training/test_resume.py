@@ -257,9 +257,8 @@ def test_finished_run_is_reported_and_unchanged(copied, capsys):
     assert "This run is finished: 12 of 12 steps" in output
     assert "--steps=24" in output and "another directory" in output
     assert copied.lines() == before
-    assert "This run is finished: it took 12 steps, and got" in copied.train_in_process(
-        capsys, STEPS=6
-    )
+    shorter = copied.train_in_process(capsys, STEPS=6)
+    assert "This run is finished: it took 12 steps" in shorter and "--steps=6" in shorter
 
 
 @pytest.mark.slow
