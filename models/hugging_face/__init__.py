@@ -231,7 +231,7 @@ def write_model(
     if family is None:
         family = family_of(config)
     else:
-        _check_family(config, family)
+        check_family(config, family)
     arrays = {path: np.asarray(x) for path, x in flattened(params).items()}
     if family.with_pad and extra.get("pad_token_id") is not None:
         config, arrays = family.with_pad(config, arrays, extra["pad_token_id"])
@@ -290,7 +290,7 @@ def has_untied_warning(family: Family, config: Config) -> bool:
     return family.assumes_tied and "vocabulary" in config.heads and not config.logits_via_embedding
 
 
-def _check_family(config: Config, family: Family) -> None:
+def check_family(config: Config, family: Family) -> None:
     """Raises ValueError if the family cannot express the model.
 
     The message names the settings that differ.

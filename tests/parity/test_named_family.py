@@ -11,7 +11,7 @@ from pretrax.models.config import Config
 from pretrax.models.hugging_face import (
     FAMILIES,
     TRAINING_FIELDS,
-    _check_family,
+    check_family,
     open_source,
     parameter_shapes,
     recognize,
@@ -72,7 +72,7 @@ def test_changed_settings_are_rejected_or_survive_export(name, tmp_path):
         if setting == "classifier_layer":  # this model has no classes
             continue
         try:
-            _check_family(config, found.family)  # since tracing the parameters takes long
+            check_family(config, found.family)  # since tracing the parameters takes long
             imported_config = exported(tmp_path / str(number), config, found.family)
         except ValueError as error:
             rejected.append((setting, str(error)))
