@@ -92,12 +92,12 @@ def embedding_denoiser(
     def flops(lengths):
         E = config.emb_dim
         slots = lengths["encoder"]
-        inputs = TIME_WIDTH * E + E**2 + 2 * E**2  # of the time and of the estimate
-        outputs = E**2
+        time = TIME_WIDTH * E + E**2
         layers = forward_flops(config, lengths | {"predict": 0})
-        one_pass = layers + 2 * slots * (inputs + outputs)
+        one_pass = layers + 2 * slots * 3 * E**2  # with the layers `estimate_in` and `out`
         # The first pass predicts every slot, and returns the mean embedding of its predictions.
-        return 2 * one_pass + 2 * (2 * slots + lengths["predict"]) * E * vocab_size
+        predictions = 2 * slots + lengths["predict"]
+        return 2 * one_pass + 2 * slots * time + 2 * predictions * E * vocab_size
 
     network = EmbeddingDenoiser(config, location, scale)
     return model_of_encoders(network, config, ("denoised",), heads, flops)

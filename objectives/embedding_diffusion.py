@@ -31,8 +31,8 @@ def embedding_diffusion(ids: TokenIds, self_conditioned: Share = 0.5) -> Objecti
 
     Features are integers, so the model adds the noise: each slot has the seed of a Gaussian vector,
     and a level, which is a quantile of the model's schedule (`models.embedding_denoiser`). The loss
-    is the cross-entropy of all tokens, which makes the model's mean prediction the optimal
-    direction from noise to text.
+    is the cross-entropy of all tokens. In generation, noise flows towards the mean embedding under
+    the model's predictions.
 
     In half of the documents the model reads its own estimate of the text, which it also reads in
     generation (self-conditioning; Chen et al. 2022, arXiv:2208.04202, whose share is also a half).
@@ -42,9 +42,9 @@ def embedding_diffusion(ids: TokenIds, self_conditioned: Share = 0.5) -> Objecti
       ids: only text tokens are noised and predicted.
       self_conditioned: share of documents in which the model reads its estimate.
 
-    Not implemented: a schedule that is learned, in which all quantiles carry equal information (the
-    paper's section 4); and the bound on the likelihood, which needs the solution of a differential
-    equation. The loss is therefore not comparable with that of other objectives.
+    Not implemented: a learned schedule, in which all quantiles carry equal information; and the
+    bound on the likelihood, which needs the solution of a differential equation. The loss is
+    therefore not comparable with that of other objectives.
 
     >>> embedding_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'embedding_noise': 512}
