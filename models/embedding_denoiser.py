@@ -14,6 +14,7 @@ from .config import Config
 from .heads import dense, projection
 from .linear import STREAM
 from .pairs_of_stacks import model_of_encoders
+from .positions import sinusoids
 from .sharding import constrain, partitioned
 from .transformer import Stack, embed_tokens
 
@@ -168,7 +169,7 @@ class EmbeddingDenoiser(nn.Module):
             z_BxTxE = jnp.where(is_noised_BxTx1, noised_BxTxE, z_BxTxE)
         z_BxTxE = constrain(z_BxTxE.astype(self.config.dtype), *STREAM)
         skip_BxTxE = jnp.where(is_noised_BxTx1, _posterior_scale(ratio_BxTx1), 0.0) * z_BxTxE
-        time_BxTxE = self._time(ratio_BxTx1)
+        time_BxTxE = self._time(ratio_BxTx1[..., 0])
 
         def states(estimates_BxTxE):
             """Returns the states that `denoised` projects: f[B, T, E]."""
@@ -211,10 +212,8 @@ class EmbeddingDenoiser(nn.Module):
         squares_Vx1 = jnp.mean(jnp.square(table_VxE), axis=-1, keepdims=True)
         return table_VxE * jax.lax.rsqrt(squares_Vx1 + 1e-12)
 
-    def _time(self, ratio_BxTx1):
-        frequencies = 10_000.0 ** (-jnp.arange(TIME_WIDTH // 2) / (TIME_WIDTH // 2))
-        angles = ratio_BxTx1 * frequencies[None, None]
-        waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+    def _time(self, ratio_BxT):
+        waves = sinusoids(ratio_BxT, TIME_WIDTH)
         return self.time_out(nn.silu(self.time_layer(waves.astype(self.config.dtype))))
 
 
