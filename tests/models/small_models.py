@@ -47,6 +47,17 @@ SEGMENTS = {
 }
 
 
+# A batch for an encoder: a row with documents of 5 and 2 tokens, and one slot of padding.
+TWO_DOCUMENTS = {
+    "encoder_input_tokens": np.arange(3, 11, dtype=np.int32)[None],
+    "encoder_segment_ids": np.array([[1, 1, 1, 1, 1, 2, 2, 0]], np.int32),
+    "encoder_positions": np.array([[0, 1, 2, 3, 4, 0, 1, 0]], np.int32),
+    "encoder_key_intervals": np.array(
+        [[[0, 0, 0, 0, 0, 5, 5, 7], [5, 5, 5, 5, 5, 7, 7, 8]]], np.int32
+    ),
+}
+
+
 def features(stack, intervals, segments, first_token):
     """Returns the features of a row in which all tokens differ."""
     tokens = first_token + np.arange(len(segments))

@@ -13,7 +13,7 @@ from scipy.stats import gumbel_r
 from pretrax import models
 from pretrax.models.embedding_denoiser import LEVELS, flow, gaussians, noise_ratio
 from pretrax.objectives import embedding_diffusion
-from tests.models.small_models import init
+from tests.models.small_models import TWO_DOCUMENTS, init
 from tests.objectives.registry import IDS
 from tests.refusals import refuses
 
@@ -21,13 +21,7 @@ SHAPE = dict(num_layers=1, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24)
 V = 40
 LOCATION = 1.5
 SCALE = 0.7
-BATCH = {
-    "encoder_input_tokens": np.arange(3, 11, dtype=np.int32)[None],
-    "encoder_segment_ids": np.array([[1, 1, 1, 1, 1, 2, 2, 0]], np.int32),
-    "encoder_positions": np.array([[0, 1, 2, 3, 4, 0, 1, 0]], np.int32),
-    "encoder_key_intervals": np.array(
-        [[[0, 0, 0, 0, 0, 5, 5, 7], [5, 5, 5, 5, 5, 7, 7, 8]]], np.int32
-    ),
+BATCH = TWO_DOCUMENTS | {
     "encoder_noise_levels": np.array([[9, 9, 9, 9, 0, 5, 5, 0]], np.int32) * (LEVELS // 12),
     "encoder_noise_seeds": np.array([[7, -3, 2**31 - 1, 4, 0, 6, 7, 0]], np.int32),
 }

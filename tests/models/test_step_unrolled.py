@@ -10,20 +10,14 @@ import pytest
 from pretrax import models
 from pretrax.objectives import unrolled_denoising
 from pretrax.objectives.losses import token_loss
-from tests.models.small_models import init
+from tests.models.small_models import TWO_DOCUMENTS, init
 from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS
 from tests.objectives.waves import waves
 
 SHAPE = dict(num_layers=1, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24)
 V = 40
-BATCH = {
-    "encoder_input_tokens": np.arange(3, 11, dtype=np.int32)[None],
-    "encoder_segment_ids": np.array([[1, 1, 1, 1, 1, 2, 2, 0]], np.int32),
-    "encoder_positions": np.array([[0, 1, 2, 3, 4, 0, 1, 0]], np.int32),
-    "encoder_key_intervals": np.array(
-        [[[0, 0, 0, 0, 0, 5, 5, 7], [5, 5, 5, 5, 5, 7, 7, 8]]], np.int32
-    ),
+BATCH = TWO_DOCUMENTS | {
     "encoder_target_slots": np.array([[0, 1, 3, 5, 6, 0]], np.int32),
     "encoder_target_tokens": np.array([[20, 21, 22, 23, 24, 0]], np.int32),
     "encoder_loss_weights": np.array([[1, 1, 1, 1, 1, 0]], np.int32),
