@@ -205,7 +205,7 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
     {'inputs': 128, 'labels': 126}
     """
     classes = CORPUS_CLASSES if num_classes is None else int(num_classes)
-    return _labeled(ids, "token_classes", _token_class_loss, classes, of_tokens=True)
+    return _labeled(ids, "token_classes", _token_class_loss, classes, each_token=True)
 
 
 def _token_class_loss(batch) -> BatchLoss:
@@ -216,22 +216,22 @@ def _token_class_loss(batch) -> BatchLoss:
 
 
 def _labeled(
-    ids: TokenIds, head: str, loss: Loss, num_classes: int | None, of_tokens: bool = False
+    ids: TokenIds, head: str, loss: Loss, num_classes: int | None, each_token: bool = False
 ) -> Objective:
     """Returns the objective that predicts a label of each framed text, or of each of its tokens.
 
     Labels are classes, or numbers if `num_classes` is None.
     """
     form = PromptForm(
-        "tag" if of_tokens else "classify",
+        "tag" if each_token else "classify",
         before=(ids.special("cls"),),
         after=(ids.special("sep"),),
         head=head,
-        pooling=None if of_tokens else "first",
+        pooling=None if each_token else "first",
     )
     return Objective(
-        lengths=lambda n: {"inputs": n + 2} | ({"labels": n} if of_tokens else {"pools": 1}),
-        corrupt=kernel(_frame_tokens if of_tokens else _frame, (form.before, form.after)),
+        lengths=lambda n: {"inputs": n + 2} | ({"labels": n} if each_token else {"pools": 1}),
+        corrupt=kernel(_frame_tokens if each_token else _frame, (form.before, form.after)),
         loss=loss,
         facts=Facts(
             heads={head: 1 if num_classes is None else num_classes},

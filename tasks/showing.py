@@ -183,7 +183,7 @@ def encoded(
 def open_vocabulary(name: str, notice: Callable[[str], None] = print) -> Vocabulary:
     """Returns the vocabulary of a name, a file or the directory of a run.
 
-    Raises FileNotFoundError or ValueError if there is no such vocabulary.
+    Raises FileNotFoundError or ValueError for an unknown vocabulary.
     """
     if name not in VOCABULARIES and not Path(name).exists():
         raise FileNotFoundError(

@@ -17,7 +17,7 @@ SAYS = {
     "write_an_objective": ["backward_lm", "Done. runs/backward holds"],
     "compare_two": ["causal 0 ", "prefix 1 ", "Does a prefix that is read from both sides help?"],
 }
-# What the tests replace in the cells, so that models are trained for a few steps only.
+# Replacements in the cells of notebooks, so that the tests train models for only a few steps.
 SHORTER = {
     "number = 60_000": "number = 6_000\neval_metrics.in_context.examples = 8",
     "--steps=20": "--steps=2",
