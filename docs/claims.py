@@ -262,9 +262,10 @@ CLAIMS = (
         "a causal decoder.",
         "t5",
         "architectures_at_equal_parameters",
-        "finetune",
+        "finetune_to_write",
         "prefix decoder",
         "causal decoder",
+        note="answers to questions about a passage; the source averages many tasks",
     ),
     Claim(
         "Causal decoders use a context better than prefix",
@@ -282,9 +283,10 @@ CLAIMS = (
         "parameters.",
         "t5",
         "architectures_at_equal_parameters",
-        "finetune",
+        "finetune_to_write",
         "encoder-decoder",
         "causal decoder",
+        note="answers to questions about a passage; the source averages many tasks",
     ),
     Claim(
         "Causal decoders are better than encoder-decoders",

@@ -175,7 +175,15 @@ TASKS = (
         "After fine-tuning, an encoder-decoder is better than a decoder with the same number of "
         "parameters ({t5}, 220M). A model that fills in blanks knows a fact in both directions "
         "({bico}).",
-        (check("reversal", "synthetic_questions", "span corruption", "causal"),),
+        (
+            check(
+                "architectures_at_equal_parameters",
+                "finetune_to_write",
+                "encoder-decoder",
+                "causal decoder",
+            ),
+            check("reversal", "synthetic_questions", "span corruption", "causal"),
+        ),
     ),
     Task(
         "translate or summarize",
@@ -247,6 +255,12 @@ SETTINGS = (
     Setting("masking rate", "masking_rate"),
     Setting("masking rate on a schedule", "noise_schedule"),
     Setting("causal or masked", "causal_against_masked"),
+    Setting(
+        "causal or masked, equal targets",
+        "equal_targets",
+        "Masked language modeling learns slowly because it predicts few tokens ({electra}). More "
+        "masks give more targets, but each has less context ({mask15}).",
+    ),
     Setting(
         "causal or masked, 8 million parameters",
         "objectives_8m",
