@@ -125,7 +125,7 @@ class Config:
     share_encoder_decoder_embeddings: bool = True  # False: a table for each stack, as in T5Gemma
     scale_embedding: bool = False  # token embeddings are multiplied by emb_dim**0.5, as in Gemma
     # Id of the mask, if its embedding is 0 and the others are scaled by the share of masks, as in
-    # ESM-2: see `transformer.without_masks`. None: the mask has an embedding like other tokens.
+    # ESM-2: see `token_embeddings.without_masks`. None: the mask is embedded like other tokens.
     zeroed_token: SizeOrZero | None = None
     num_types: SizeOrZero = 0  # number of token types, each with an embedding (BERT: 2)
     logits_via_embedding: bool = False  # tied embeddings: the logits use the input embedding

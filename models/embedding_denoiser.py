@@ -16,7 +16,8 @@ from .linear import STREAM
 from .pairs_of_stacks import model_of_encoders
 from .positions import sinusoids
 from .sharding import constrain, partitioned
-from .transformer import Stack, embed_tokens
+from .token_embeddings import embed_tokens
+from .transformer import Stack
 
 LEVELS = 2**24  # A noise level is a quantile of the schedule, as a 24-bit integer.
 TIME_WIDTH = 256  # number of sinusoids of the time

@@ -18,6 +18,7 @@ from .norms import Norm
 from .positions import model_rotation
 from .quantization import quantized
 from .sharding import partitioned
+from .token_embeddings import embed_tokens
 from .transformer import (
     MLP,
     Attention,
@@ -28,7 +29,6 @@ from .transformer import (
     Stack,
     Transformer,
     WithEncoderHeads,
-    embed_tokens,
 )
 
 

@@ -13,7 +13,8 @@ from pretrax import models, objectives
 from pretrax.models.config import Config
 from pretrax.models.linear import dropout
 from pretrax.models.positions import RelativeBias, relative_position_buckets
-from pretrax.models.transformer import MLP, without_masks
+from pretrax.models.token_embeddings import without_masks
+from pretrax.models.transformer import MLP
 from pretrax.training.devices.mesh import (
     batch_sharding,
     make_mesh,
