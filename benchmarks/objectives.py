@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
 from benchmarks.common import make_parser, plain_table
+from pretrax.cli import teach
+from pretrax.data.token_store_files import is_sealed
 from pretrax.objectives.catalog import CATALOG, run_of
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import Result, read_result
@@ -35,6 +37,7 @@ from pretrax.training.trainer import train
 STEPS = {
     "quickstart": 150,
     "decoder": 150,
+    "distillation": 150,
     "encoder": 400,
     "text_embeddings": 400,
     "electra": 400,
@@ -47,18 +50,14 @@ STEPS = {
     "sentence_pairs": 1000,
     "sentence_pairs_after_bert": 300,
 }
-# Runs that need more than text: a teacher writes the predictions that `distilled_lm` reads.
-NEED_MORE = {"distillation"}
 # In addition to the settings of the small run, whose peak is for a causal model.
 BINDINGS = {"permutation_lm": ["optimizers.warmup_cosine.peak = 0.03"]}
-
-TRAINABLE = [name for name in CATALOG if run_of(name) not in NEED_MORE]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
-    console = Console(highlight=False)
-    names = options.names or TRAINABLE  # "bert" comes before runs that start from it
+    console = Console(highlight=False, width=110)
+    names = options.names or list(CATALOG)  # "bert" comes before runs that start from it
     found = {}
     for number, name in enumerate(names, 1):
         started = time.monotonic()
@@ -74,15 +73,27 @@ def trained(name: str, options: argparse.Namespace) -> Result:
     """The result of an objective's small run."""
     small = run_of(name)
     changes = {}
+    bindings = [*BINDINGS.get(name, []), *options.gin_bindings]
     if small == "sentence_pairs_after_bert":
         changes["initial_run"] = str(options.folder / "bert")
+    if small == "distillation":
+        bindings.append(f"STORE = {str(taught_store(options))!r}")
     return trained_once(
         options.folder / name,
         options.steps or STEPS[small],
         [f"runs/{small}.gin", f"objectives/{name}.gin"],
-        [*BINDINGS.get(name, []), *options.gin_bindings],
+        bindings,
         **changes,
     )
+
+
+def taught_store(options: argparse.Namespace) -> Path:
+    """Returns the store with the predictions of a teacher, the small run of `causal_lm`."""
+    store = options.folder / "taught"
+    if not is_sealed(store):
+        trained("causal_lm", options)
+        teach.main([f"--run={options.folder / 'causal_lm'}", f"--out={store}"])
+    return store
 
 
 def trained_once(
@@ -128,9 +139,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--gin_bindings", action="append", default=[], help="bindings of every run")
     options = parser.parse_args(arguments)
-    unknown = sorted(set(options.names) - set(TRAINABLE))
+    unknown = sorted(set(options.names) - set(CATALOG))
     if unknown:
-        parser.error(f"unknown objectives {unknown}, expected one or more of {sorted(TRAINABLE)}")
+        parser.error(f"unknown objectives {unknown}, expected one or more of {sorted(CATALOG)}")
     return options
 
 

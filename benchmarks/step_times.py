@@ -27,9 +27,8 @@ from rich.console import Console
 from benchmarks.accelerator import synthetic_rows
 from benchmarks.common import make_parser, plain_table
 from benchmarks.compare_with_torch import processor
-from benchmarks.objectives import TRAINABLE
 from pretrax.data.corpus import Corpus
-from pretrax.objectives.catalog import run_of
+from pretrax.objectives.catalog import CATALOG, run_of
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training.devices.mesh import batch_sharding, placed_on
 from pretrax.training.planning import plan_run
@@ -40,8 +39,11 @@ from pretrax.training.step_program import StepPrograms, abstract_state_of
 VOCABULARY = 4608
 PLAIN = {"decoder": "causal_lm", "encoder": "masked_lm", "encoder_decoder": "span_corruption"}
 # Objectives whose rows are not plain text.
-PAIRS = {"bert", "next_sentence_prediction", "sentence_order_prediction", "contrastive_pairs"}
-NAMES = [name for name in TRAINABLE if name not in PAIRS | {"llm_jepa", "contrastive"}]
+NOT_PLAIN = {
+    *("bert", "next_sentence_prediction", "sentence_order_prediction"),
+    *("contrastive_pairs", "llm_jepa", "contrastive", "distilled_lm"),
+}
+NAMES = [name for name in CATALOG if name not in NOT_PLAIN]
 
 
 class Steps(NamedTuple):
