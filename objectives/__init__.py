@@ -1,8 +1,8 @@
 """Pre-training objectives as pure JAX functions on token ids.
 
-A builder takes the token ids of a vocabulary and returns an objective. It raises ValueError for a
-setting that its annotation excludes, and for token ids without a special token that it needs. Its
-docstring names these special tokens, and lists all other errors.
+A builder takes the token ids of a vocabulary and returns an objective. It raises ValueError if a
+setting is out of range or the vocabulary lacks a special token. Its docstring lists the special
+tokens and all other errors.
 
 The keys of an objective's `lengths` are the names of its streams. `corrupt` returns the columns of
 each stream, i32 (`objectives.streams.STREAMS`):
@@ -13,10 +13,10 @@ each stream, i32 (`objectives.streams.STREAMS`):
     pools     pools_slots, pools_labels, pools_weights       [P]
     rates     rates, as 24-bit integers                      [D]
 
-The builders are imported below, each from the file of its family. They choose tokens with
-`selection` and `span_lengths`, apply noise from `noising`, and write features with `splicing`.
-`contract` defines what they return, and `laws` checks it. `arithmetic.kernel` turns settings into
-arrays: members of a mixture that differ only in numbers then share a kernel.
+Builders choose tokens with `selection` and `span_lengths`, apply noise from `noising`, and write
+features with `splicing`. `contract` defines what they return, and `laws` checks it.
+`arithmetic.kernel` turns settings into arrays: members of a mixture that differ only in numbers
+then share a kernel.
 """
 
 from . import layouts as layouts

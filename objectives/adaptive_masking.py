@@ -1,8 +1,8 @@
 """Adaptive masking: words that the model predicts well are masked less often than other words.
 
 Source: Edman and Fraser 2025 (AMLM, arXiv:2510.20475), the "hard" form, with the authors' published
-code. Not implemented: the soft form, which uses losses instead of right answers, and their
-embeddings of parts of words.
+code. Not implemented: the soft form, which uses losses instead of accuracies, and subword
+embeddings.
 """
 
 import functools
@@ -18,8 +18,8 @@ from .losses import likeliest_tokens, predictions
 from .masked_language_modeling import masked_lm
 from .token_ids import TokenIds
 
-_KEPT_SHARE = 0.2  # share of the old chances that an update keeps
-_LEAST_CHANCE = 0.005  # lowest chance before scaling
+_KEPT_SHARE = 0.2  # share of the old probabilities that an update keeps
+_LEAST_CHANCE = 0.005  # lowest probability before scaling
 
 
 @checked
@@ -37,27 +37,26 @@ def adaptive_masked_lm(
         chances in percent, at first             15  15  15 15  15  15
         after the model learned "the" and "on"    8  25  22  5   8  22
 
-    Every word of the vocabulary has a separate chance of being masked. After every `every` steps,
-    the chance moves four fifths of the way to rate (1 - a). Here a is the share of the word's
-    labels in these steps that the model predicted, with half a right and half a wrong answer added.
-    Words that were not masked therefore have a = 1/2. If these steps have no labels at all, for
-    example while a mixture trains other members, the chances stay. Then chances are raised to at
-    least 0.005 and scaled to a mean of `rate`.
+    Every word of the vocabulary has its own masking probability. Every `every` steps, it moves four
+    fifths of the way to rate (1 - a), where a is the model's accuracy on this word in these steps,
+    with half a correct and half a wrong prediction added. A word that was not masked has a = 1/2.
+    Probabilities are then raised to at least 0.005 and scaled to a mean of `rate`. They stay the
+    same if the steps have no labels, for example while a mixture trains other members.
 
-    In each document, the chances are scaled to a mean of `rate` over its text. For held-out text,
-    in `pretrax show` and in SeqIO tasks, every word is masked at `rate`. A held-out loss can
-    therefore be compared with the loss of `masked_lm` with selection="bernoulli".
+    The probabilities of each document are scaled to a mean of `rate`. In evaluation, `pretrax show`
+    and SeqIO tasks, every word is masked at `rate`, so held-out losses can be compared with
+    `masked_lm` with selection="bernoulli".
 
     Args:
       ids: needs `mask`, and `cls` and `sep` for the frame; only text tokens are chosen.
       rate: mean probability that a token is chosen; tokens are chosen independently.
       mask_share, random_share: shares of the chosen tokens that are replaced by the mask and by
         random text. The other chosen tokens stay unchanged.
-      every: number of steps between two updates of the chances.
+      every: number of steps between updates of the probabilities.
       framed: put `cls` before each document and `sep` after it.
 
-    The run logs the lowest and the highest chance. For a falling rate, which is best in the paper,
-    use `annealed`.
+    The run logs the lowest and the highest probability. For a falling rate, the paper's best
+    setting, use `annealed`.
 
     Raises ValueError if mask_share and random_share add up to more than 1.
 
@@ -77,17 +76,17 @@ def adaptive_masked_lm(
 
 
 class _Words(NamedTuple):
-    """The state: the chance of each text id, and its labels since the last update."""
+    """Masking probability of each text id, and its labels since the last update."""
 
     chances: Any  # f32[W]
     answers: "_Answers"
 
 
 class _Answers(NamedTuple):
-    """Numbers of labels of each text id."""
+    """Label counts of each text id."""
 
     labels: Any  # i32[W] number of labels
-    right: Any  # i32[W] number of labels that the model predicted correctly
+    right: Any  # i32[W] number of correct predictions
 
 
 def _initial(words: int, rate: float) -> _Words:
@@ -125,7 +124,7 @@ def _extremes(state: _Words) -> dict[str, Any]:
 
 
 def updated_chances(chances, labels, right, rate: float):
-    """Returns f32[W]: the updated chances, given the labels and right answers of each word, i32[W].
+    """Returns f32[W]: the updated probabilities, given each word's labels and correct ones, i32[W].
 
     >>> labels, right = jnp.array([9, 9, 0]), jnp.array([9, 0, 0])
     >>> [round(float(x), 3) for x in updated_chances(jnp.full(3, 0.15), labels, right, 0.15)]

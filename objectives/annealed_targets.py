@@ -1,7 +1,7 @@
 """Additional targets for the logits of the next token, with weights that decay during training.
 
-These objectives have no parameters in addition to those of a causal language model. The logits of a
-slot are scored on several tokens, and in the end on the next token only.
+These objectives add no parameters to a causal language model. At first the logits of a slot are
+scored on several tokens, and at the end only on the next token.
 
 Sources: the speed records of modded-nanogpt (https://github.com/KellerJordan/modded-nanogpt), track
 1: record 53 of 2025-12-22 for multi-token prediction (pull request 178), and record 88 of
@@ -37,22 +37,22 @@ def annealed_multi_token_prediction(
         from the slot of b, at first  c + 0.5 d + 0.25 e
         in the end                    c
 
-    All tokens are predicted by the same logits, so the model has no further heads. It is used like
-    a model trained with `causal_lm`, whose loss it has in the last third of training.
+    The same logits predict all tokens, so the model has no additional heads. In the last third of
+    training, the loss is the loss of `causal_lm`, and the model is used like a causal language
+    model.
 
     Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "ahead_2", "ahead_3", …
-    Later tokens in another document do not count. The sum of each term is divided by the number of
-    next tokens, as in the authors' code, so a slot without a later token lowers the term.
+    Tokens of the next document do not count. As in the authors' code, the sum of each term is
+    divided by the number of next tokens, so a slot without a later token lowers the term.
 
     Args:
       scales: weights of the second, third, … token at the first step; the next token has a weight
         of 1. The farthest token fades first.
-      until: fraction of the training steps after which only the next token is predicted. With n
-        scales, it has n equal parts. The farthest token fades linearly to 0 in the first part, the
-        token before it in the second part, and so on.
+      until: fraction of the training steps after which only the next token is predicted. It is
+        divided into n equal parts for n scales. The farthest token fades linearly to 0 in the first
+        part, the token before it in the second part, and so on.
 
-    Not implemented: tokens of the next document as targets. In the authors' code, targets continue
-    across the ends of documents.
+    Not implemented: targets across document boundaries (in the authors' code).
 
     >>> ones = jnp.ones((1, 8), jnp.int32)
     >>> weights = {"decoder_loss_weights": ones, "decoder_segment_ids": ones}
@@ -78,21 +78,21 @@ def prefix_token_prediction(
         next token   " reading"    " read"    " re"    "!"
         prefix       " read"       " re"      " r"     none
 
-    The prefix of a token is the longest other token of the vocabulary with which the token's bytes
-    begin. It is what a tokenizer with a smaller vocabulary might have read. The same logits predict
-    both, so the model has no further heads. It is used like a model trained with `causal_lm`, whose
-    loss it has in the last third of training.
+    The prefix of a token is the longest other token that its bytes begin with, as a tokenizer with
+    a smaller vocabulary might have produced. The same logits predict both, so the model has no
+    additional heads. In the last third of training, the loss is the loss of `causal_lm`, and the
+    model is used like a causal language model.
 
     Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "prefix", over the next
     tokens that have a prefix. The sum of each term is divided by the number of all next tokens, as
     in the authors' code.
 
     Args:
-      ids: token ids that know the bytes of their tokens (`TokenIds.token_bytes`).
-      scale: weight of the prefix in the first half of `until`. In the second half, it falls
-        linearly to 0.
-      ahead_scales: weights of later tokens, which the same logits predict too, as `scales` of
-        `annealed_multi_token_prediction`. The record combines both, with (0.5, 0.25).
+      ids: needs the bytes of its tokens (`TokenIds.token_bytes`).
+      scale: weight of the prefix in the first half of `until`. It falls linearly to 0 in the second
+        half.
+      ahead_scales: weights of later tokens, as `scales` of `annealed_multi_token_prediction`. The
+        record run combines both, with (0.5, 0.25).
       until: fraction of the training steps after which only the next token is predicted.
 
     >>> from pretrax.objectives.token_ids import specimen_ids
@@ -102,8 +102,8 @@ def prefix_token_prediction(
     >>> [(texts[i], texts[prefixes[i]]) for i in (140, 131)]
     [(' a140', ' a14'), ('a131', 'a13')]
 
-    Raises ValueError if the texts of tokens are not known, and if no token is a prefix of another
-    token, as in a vocabulary of bytes.
+    Raises ValueError if the texts of tokens are not known, or if no token is a prefix of another,
+    as in a byte vocabulary.
     """
     prefixes_V = prefix_tokens(ids)
     if not (prefixes_V >= 0).any():
@@ -118,9 +118,9 @@ def prefix_token_prediction(
 def prefix_tokens(ids: TokenIds) -> np.ndarray:
     """Returns i32[size]: for each id, the id of the longest proper prefix of its bytes, or -1.
 
-    Only text ids have and are prefixes. If several ids have the same bytes, the prefix is the
-    largest of them: SentencePiece's fallback bytes come before its other pieces, and occur only in
-    place of characters that have no piece.
+    Special tokens neither have prefixes nor are prefixes. If several ids have the same bytes, the
+    prefix is the largest of them, since SentencePiece's fallback bytes come before its other
+    pieces.
 
     Raises ValueError if the texts of tokens are not known, or if their number is not `size`.
     """

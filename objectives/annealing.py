@@ -34,18 +34,18 @@ def annealed(
         annealed(ids, masked_lm, "rate", first=0.30, last=0.15, steps=1000)
 
     The result is a mixture of the objective at `stages` evenly spaced values. At each step, the two
-    nearest stages share the rows, so that the mean over rows is the current value. Held-out text is
-    scored under every stage. The trained model is used like a model trained with the last stage.
-    Noise that adapts to the model has one state, which the nearest stage updates.
+    nearest stages share the rows so that the mean over rows is the current value. Held-out text is
+    scored under every stage, and the trained model is used like a model of the last stage. Adaptive
+    noise has one state, which the nearest stage updates.
 
     Args:
       ids: token ids, passed to the builder.
       builder: builder of an objective that is not a mixture.
-      setting: name of a numeric parameter of the builder. It cannot be the scale of a loss term,
-        which all stages share. If both ends are whole numbers, so are the values between them.
+      setting: name of a numeric parameter of the builder, except the scale of a loss term, which
+        all stages share. If both ends are whole numbers, so are the values between them.
       first, last: value at the first step, and value from step `steps` on.
       steps: number of steps from the first value to the last.
-      stages: number of values. Stages with equal whole numbers are merged.
+      stages: number of values. Stages that round to the same whole number are merged.
 
     >>> objective = annealed(ids, masked_lm, "rate", first=0.30, last=0.10, steps=100, stages=3)
     >>> [member.name for member in objective.facts.members]

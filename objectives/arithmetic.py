@@ -1,8 +1,8 @@
 """Exact integer arithmetic for densities, mean lengths and probabilities.
 
-Everything that decides *how many* tokens are corrupted is computed with integers, so that the
-host and the device, Python and XLA, can never disagree. (T5 multiplies in float32 in one place
-and in float64 in another; the two differ by one at 39 of the lengths below 4097.)
+Numbers of corrupted tokens are computed with integers, so that host and device always agree. (T5
+multiplies in float32 in one place and in float64 in another, and the results differ by one at 39 of
+the lengths below 4097.)
 
 Functions of a document's n tokens (`noise_counts`, `quota`, …) take n as an int or i32[...], and
 fractions as pairs (numerator, denominator), traced or not (`kernel`). Their `xp` is numpy on the
@@ -27,7 +27,7 @@ MAX_DOCUMENTS = 2**16 - 1  # in a row: random ranks of tokens have 16 bits for t
 
 
 def ratio(value: float | Fraction, name: str) -> Fraction:
-    """Returns the decimal number as a fraction: 0.15 is 3/20, not the nearest binary number.
+    """Returns the exact fraction of a decimal number: 3/20 for 0.15.
 
     Raises ValueError with the name of the setting if the denominator exceeds 1000.
     """
@@ -42,7 +42,7 @@ def ratio(value: float | Fraction, name: str) -> Fraction:
 
 
 def kernel(function: Callable, *settings: Any, **named_settings: Any) -> tree_util.Partial:
-    """Returns a function whose settings are arrays, so that JAX traces them.
+    """Binds settings as arrays, so that JAX traces them.
 
     Members of a mixture whose kernels differ only in numbers then share a compiled function.
 
@@ -131,8 +131,7 @@ def random_text(key, shape: tuple[int, ...], text):
 def count_at_most(table, x):
     """Returns i32[...]: the number of entries of a short ascending table that are at most x.
 
-    This takes a few dozen comparisons in one loop over the integer array x. A binary search would
-    need a loop with gathers for each halving.
+    A few dozen comparisons in one loop are faster than the gathers of a binary search.
 
     >>> count_at_most(jnp.array([3, 7]), jnp.array([2, 3, 9]))
     Array([0, 1, 2], dtype=int32)

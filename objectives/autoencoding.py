@@ -58,7 +58,7 @@ def token_masking(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
 
 @checked
 def token_deletion(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
-    """Restore a document from which random tokens are deleted, without knowing where they were.
+    """Restore a document from which random tokens are deleted, without marks at their places.
 
         inputs    a c f /
         targets   a b c d e f /
@@ -108,8 +108,8 @@ def sentence_permutation(ids: TokenIds) -> Objective:
         inputs    c d . a b . /
         targets   a b . c d . /
 
-    A sentence ends with one of the `sentence_ends` of `ids`, or with the last token of a run of
-    them. The rest of the document is also a sentence. All orders are equally likely, including the
+    A sentence ends with one of the `sentence_ends` of `ids`, or with the last of several in a row.
+    The text after the last end is also a sentence. All orders are equally likely, including the
     original order.
 
     Args:

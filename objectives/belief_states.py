@@ -27,29 +27,27 @@ def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
         prefix, suffix                a b, e          the next token c, and the previous token d
         prefix, no suffix             a b             the next token c
 
-    A row has each document twice, from left to right and then from right to left. Both copies are
-    read causally by the same layers. A prefix state is a state of the first copy, and a suffix
-    state is a state of the second copy. A state of a prefix must therefore contain what is needed
-    to predict the text from its end, too.
+    A row has each document twice, first left to right and then right to left. The same layers read
+    both copies causally: prefix states come from the first copy, and suffix states from the second.
+    A prefix state must therefore also help to predict the text backward from any suffix.
 
     Terms of the loss, with equal weight: "tokens", of the next token without a suffix, as in
-    `causal_lm`; "next" and "previous", of the tokens after the prefix and before the suffix. The
-    suffix of a pair is uniform among all suffixes that leave a token between prefix and suffix,
-    and may be empty. The model is used without a suffix, like a model trained with `causal_lm`.
+    `causal_lm`; "next" and "previous", of the tokens after the prefix and before the suffix.
+    Suffixes, which may be empty, are drawn uniformly among those that leave a token after the
+    prefix. The trained model is used without a suffix, like a causal language model.
 
     Args:
-      ids: needs `mask`, which is the first token of a text from right to left.
-      pairs: number of suffixes that are drawn for each prefix. The paper trains on all pairs of
-        prefixes and suffixes, of which "tokens" is a part.
+      ids: needs `mask`, the first token of the right-to-left copy.
+      pairs: number of suffixes drawn for each prefix. The paper trains on all pairs of prefixes and
+        suffixes, including the empty suffix ("tokens").
 
-    Unlike in the paper, the same layers read prefixes and suffixes, and "tokens" reads zeros in
-    place of the state of an empty suffix. In an author's code, all pairs have equal weight, so
-    early prefixes count more; here all prefixes count equally. Not implemented: texts with a given
-    suffix after training.
+    Unlike in the paper, prefixes and suffixes share their layers, and an empty suffix has a state
+    of zeros. In an author's code, all pairs have equal weight, so early prefixes count more; here
+    all prefixes count equally. Not implemented: generation of text with a given suffix.
 
-    Each document becomes two segments. Tokens from right to left have a weight of 0. The column
+    Each document becomes two segments. The right-to-left tokens have a weight of 0. The column
     targets_suffix_1 has the number of slots from a prefix state to its suffix state. The stream
-    `pools` has weights of 0: it only declares two segments for each document.
+    `pools`, with weights of 0, only declares two segments for each document.
 
     >>> belief_state(ids).lengths(512)
     {'targets': 1025, 'suffix_1': 1025, 'pools': 2}

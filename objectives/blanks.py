@@ -49,18 +49,18 @@ def blank_infilling(
         positions         4 4 1 1 1        the position of the span's mask in its document's inputs
         block positions   1 2 1 2 3        the position in the span
 
-    The target that closes a span also begins the next span, since the decoder reads the target
-    before each slot. Span lengths have a Poisson distribution without 0. They are drawn until
-    round(density n) tokens are hidden, at least one, and the last span is truncated to this number.
-    No two spans are adjacent. Positions and order of the spans are uniform.
+    The / that closes a span is also the decoder's input for the first token of the next span. Span
+    lengths have a Poisson distribution without 0. They are drawn until round(density n) tokens are
+    hidden, at least one, and the last span is truncated to this number. No two spans are adjacent.
+    Positions and order of the spans are uniform.
 
     Args:
       ids: needs `mask`.
       density: share of tokens hidden.
       mean_span_length: mean of the Poisson distribution, in tokens.
 
-    `lengths` allows for the expected number of spans plus a third and six. One or two documents in
-    a million draw more spans; they get a longer last span instead.
+    `lengths` allows for the expected number of spans plus a third and six more. In the one or two
+    documents per million that draw more, the last span is longer instead.
 
     >>> blank_infilling(ids).lengths(512)
     {'inputs': 475, 'targets': 117, 'positions': 117}

@@ -6,8 +6,8 @@ Arriola et al. 2025, "Encoder-Decoder Diffusion Language Models" (E2D2, arXiv:25
 
 Not implemented: stratified rates within a batch, which lower the variance; the search for the best
 rates during training; and repeated draws. BD3LM's code draws a block again if its share of masks is
-outside the range of rates, and E2D2's code if the block has no mask. E2D2's code trains without the
-weight 1 / rate, and evaluates with it.
+outside the range of rates, and E2D2's code if a block has no mask. E2D2's code uses the weight 1 /
+rate only in evaluation.
 """
 
 from typing import Annotated
@@ -45,9 +45,9 @@ def block_diffusion(
         labels    a   c     e
 
     A noised token attends to its own noised block, in both directions, and to the inputs of earlier
-    blocks. An input attends to the inputs of its own block and of earlier blocks. One pass thus
-    trains the model to unmask every block given the text before it. A decoder reads the inputs and
-    the noised tokens in the same stack. In an encoder-decoder, the encoder reads the inputs and the
+    blocks. An input attends to the inputs of its own block and of earlier blocks. One pass trains
+    the model to unmask every block given the text before it. A decoder reads the inputs and the
+    noised tokens in the same stack. In an encoder-decoder, the encoder reads the inputs and the
     decoder reads the noised tokens.
 
     A token's loss has the weight 1 / rate of its block, and the sum is divided by the number of all
@@ -144,7 +144,7 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
 def _add_copies(row: StackRow, batch: dict) -> dict:
     """Adds a noised copy of each slot to a decoder, and sets the key intervals by blocks.
 
-    A block end of 0 marks slots without a copy, such as targets. Their copies are padding.
+    Slots without a copy, such as targets, have a block end of 0, and their copies are padding.
     """
     copy = {column: row.place_inputs(column) for column in NOISED.columns}
     start, end = batch[f"{row.stack}_key_intervals"]

@@ -1,10 +1,4 @@
-"""Facts about each objective of `gin_configs/objectives`, as plain data.
-
-An objective has the name of its gin file. `find` also accepts short names:
-
-    CATALOG["span_corruption"].paper -> "T5, arXiv:1910.10683"
-    find("t5") -> "span_corruption"
-"""
+"""Facts about each objective of `gin_configs/objectives`, as plain data."""
 
 from typing import NamedTuple
 

@@ -43,9 +43,9 @@ def causal_diffusion(
         weights   1 1 1 1 1 ½ 2/7 4/9
 
     Each document of n tokens draws a time t, uniform between 0 and 1. Of its last W = ⌊λ N⌋ tokens,
-    N = ⌊t n⌋ (at least 1) are masked at random. The tokens before this window stay unchanged, so
-    that predictions have context. Every token is predicted, masked or not, from the inputs before
-    it. Inputs attend causally, as in `causal_lm`, so the model keeps a cache in decoding.
+    N = ⌊t n⌋ (at least 1) are masked at random. The tokens before this window stay unchanged as
+    context. Every token, masked or not, is predicted from the inputs before it. Attention is
+    causal, as in `causal_lm`, so decoding can use a KV cache.
 
     A prediction is harder if many masks come before it, if they are near, and if they are adjacent.
     The loss of token i therefore has the weight 1 / (β + Σ_j c_j (1 - p)^(i - 1 - j)), with a sum
@@ -53,10 +53,10 @@ def causal_diffusion(
     otherwise. The loss is the weighted mean over all tokens. The paper writes a sum, whose scale
     depends on the length of the text.
 
-    The trained model writes text like a model trained with `causal_lm`. It can also predict several
-    tokens at once, from masks after the text. `pretrax predict --own_drafts` drafts tokens in this
-    way and verifies them, so that the text is the same. Not implemented: the paper's decoding,
-    which keeps tokens above a threshold of confidence without verification.
+    The trained model generates like a causal language model. It can also predict several tokens at
+    once, from masks after the text. `pretrax predict --own_drafts` drafts tokens in this way and
+    verifies them, so that the text is the same. Not implemented: the paper's decoding, which keeps
+    tokens above a confidence threshold without verification.
 
     Args:
       ids: needs `mask`. Every token of a document may be masked.
@@ -111,7 +111,7 @@ def _weighted_loss(mask: int, decay: float, smoothing: float, batch) -> BatchLos
 
 
 def context_weights(masked: Array, segments: Array, decay: float, smoothing: float) -> Array:
-    """Returns f32[B, T]: the weight of what each slot predicts, from the masks up to the slot.
+    """Returns f32[B, T]: the loss weight of each slot's prediction, from the masks up to the slot.
 
     Args:
       masked: bool[B, T], whether a slot reads a mask.

@@ -1,4 +1,4 @@
-"""The contract of objectives: their functions, and the data that these take and return.
+"""The contract of objectives: their functions, and the data that they take and return.
 
 This package names array axes with these letters:
 
@@ -20,7 +20,7 @@ from .prompt_forms import PromptForm, check_form
 from .token_ids import TokenIds
 
 Array = Annotated[Any, "a NumPy or JAX array"]
-"""A NumPy or JAX array, which the docstrings describe by type and shape, such as f32[B]."""
+"""A NumPy or JAX array. Docstrings give its type and shape, such as f32[B]."""
 
 VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  # the default head
 
@@ -43,24 +43,23 @@ class Row(NamedTuple):
       tokens: i32[L] ids of text, with padding at the end.
       segments: i32[L] number of each token's document: 1, 2, …; 0 for padding. The
         segments alone determine the lengths of documents.
-      member: i32[] index of the mixture's member that this row was cut for.
+      member: i32[] index of the row's member of the mixture.
       parts: i32[L] index of each token's part in its document: 0 for a text, a first side or a
         user's turn; 1 for its answer, the second side or the first answer; 2 for the next turn, and
         so on. None unless the objective requires parts (`Rows.kind`).
-      labels: i32[L] at each token, one of: the class of its document, a number in thousandths, the
-        token's own class, or `NO_LABEL`. None unless the objective requires labels.
-      hidden: bool[L] the tokens to hide, instead of tokens that the objective would choose at
-        random (`objectives.hide`). None in training.
-      chances: i32[L] how likely each token is to be hidden, relative to the other tokens of its
-        document: 1 … 2**16 - 1. If None, all tokens are equally likely, for example before training
-        or without a model.
-      hidden_starts: bool[L] the hidden tokens that begin a new span although the token before them
-        is hidden too. If None, each run of hidden tokens is one span.
-      weights: i32[L] factor of each token's loss, in thousandths. If None, every token counts once.
-        Only objectives with the fact `token_weights` take weights.
-      teacher: i32[L, 2, N] the N tokens to which a teacher gives the highest probabilities in place
-        of each token, given the tokens before it, and these probabilities as 24-bit integers. A
-        probability of 0 stands for no token. None unless the objective has the fact `teacher`.
+      labels: i32[L] class of each token's document, a number in thousandths, the token's own class,
+        or `NO_LABEL`. None unless the objective requires labels.
+      hidden: bool[L] the tokens to hide instead of random tokens (`objectives.hide`). None in
+        training.
+      chances: i32[L] relative probability of each token of a document to be hidden: 1 … 2**16 - 1.
+        If None, all tokens are equally likely, for example before training.
+      hidden_starts: bool[L] the hidden tokens that begin a new span after another hidden token. If
+        None, each run of hidden tokens is one span.
+      weights: i32[L] weight of each token's loss, in thousandths. If None, every token counts once.
+        Only objectives with the fact `token_weights` use weights.
+      teacher: i32[L, 2, N] a teacher's top N predictions of each token, given the tokens before it,
+        and their probabilities as 24-bit integers. A probability of 0 means no prediction. None
+        unless the objective has the fact `teacher`.
     """
 
     tokens: Array
@@ -75,7 +74,7 @@ class Row(NamedTuple):
     teacher: Array = None
 
 
-# The kinds of rows that an objective may require, from the least to the most demanding.
+# The kinds of rows that an objective may require, from the least to the most demanding:
 # `data.packing.SUITED_POLICIES` has the packing policies of each.
 ROW_KINDS = {
     "stream": "text that may continue across the ends of documents",
@@ -91,11 +90,11 @@ class Rows(NamedTuple):
 
     Attributes:
       kind: one of `ROW_KINDS`.
-      appends_eos: whether the objective itself appends end-of-sequence to documents.
+      appends_eos: whether the objective appends end-of-sequence to documents.
       sentinels: number of sentinels available, if `Objective.lengths` counts them.
-      num_parts: number of parts of a document that the objective reads. None allows any number.
-      num_classes: number of classes: labels are 0 … num_classes - 1, or `NO_LABEL`. None allows
-        any numbers as labels. `CORPUS_CLASSES` is the number of classes that the corpus names.
+      num_parts: number of parts of a document that the objective reads. None: any number.
+      num_classes: number of classes: labels are 0 … num_classes - 1, or `NO_LABEL`. None: labels
+        are any numbers. `CORPUS_CLASSES`: the number of classes of the corpus.
     """
 
     kind: str = "stream"
@@ -111,7 +110,7 @@ class Rows(NamedTuple):
 
     @property
     def description(self) -> str:
-        """A description of the kind, for messages."""
+        """Description of the kind, for messages."""
         return ROW_KINDS[self.kind]
 
 
@@ -135,7 +134,7 @@ class ClassProjection(Protocol):
 
 
 class ModelOutputs(Protocol):
-    """The outputs of a model, as losses take them: `models.Outputs` is one."""
+    """The outputs of a model that losses read, such as `models.Outputs`."""
 
     @property
     def hidden(self) -> dict[str, Array]:
@@ -154,22 +153,20 @@ class ModelOutputs(Protocol):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """The labels that a term scores, from which its baseline follows.
+    """The labels that a term scores, which determine its baseline.
 
     The baseline of a loss predicts classes by their frequencies among the training targets, and
-    numbers by their mean. The baseline of a metric, which counts hits, always names the most
-    frequent class. If a slot may have several classes, the baseline predicts each class separately,
-    with the share of slots that have it.
+    numbers by their mean. The baseline of an accuracy predicts the majority class. If a slot may
+    have several classes, each class is predicted separately, by the share of slots that have it.
 
     Attributes:
-      values: i32[B, N] classes, or f32[B, N] numbers. If None, the model itself produces them (for
-        example ELECTRA's generator), and `BatchLoss.sums` returns them. The baseline then uses
-        their own frequencies.
-      weights: f32[B, N] weight of each label in the term's sums. A label with weight 0 does not
-        count.
-      head: name of the head in `Facts.heads`, which has the number of classes.
-      slots: f32[B] number of slots, for binary cross-entropies summed over all classes: the values
-        are then the classes that are present. If None, each value is the only class of its slot.
+      values: i32[B, N] classes, or f32[B, N] numbers. If None, the model produces them (for example
+        ELECTRA's generator), and `BatchLoss.sums` returns them. The baseline then uses their own
+        frequencies.
+      weights: f32[B, N] weight of each label in the term's sums.
+      head: name of the head in `Facts.heads`, which maps it to a number of classes.
+      slots: f32[B] number of slots, for binary cross-entropies summed over all classes. The values
+        are then the classes that are present. If None, each slot has one class.
     """
 
     values: Array
@@ -184,8 +181,8 @@ class Sums(NamedTuple):
     Attributes:
       losses: f32[B] in nats, or in the unit of a metric.
       z_losses: f32[B] the run's z-loss (`objectives.cross_entropy`). If None, nothing is added.
-      labels: i32[B, N] labels that the model itself produced, for `Labels.values`. If None, the
-        batch has the labels.
+      labels: i32[B, N] labels that the model produced, for `Labels.values`. If None, the batch has
+        them.
     """
 
     losses: Array
@@ -203,10 +200,10 @@ class _Comparable:
 
 
 def comparable(function: Callable, *arguments: Any) -> Callable[..., Any]:
-    """Returns a function with its first arguments bound, which equals others with equal arguments.
+    """Binds a function's first arguments. Results with equal functions and arguments are equal.
 
-    A mixture calls equal losses once, and adds terms whose scales are equal. Functions that
-    `functools.partial` returns are never equal.
+    A mixture calls equal losses once, and adds terms with equal scales. Results of
+    `functools.partial` are never equal.
 
     >>> comparable(max, 3) == comparable(max, 3), comparable(max, 3)(5)
     (True, 5)
@@ -270,18 +267,18 @@ def scale_at(scale: Any, step, steps: int):
 class Term:
     """One term of a loss, or a metric.
 
-    The loss is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`, so that
+    The loss is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`, so
     accumulation and sharding do not change it. If all weights are 0, the sums must be 0, and the
     term is 0.
 
-    The baseline of a term follows from its labels. Without labels it is the term for constant
-    outputs (hidden states of 0, heads that return 1). If that is 0, for example if states predict
-    states, the term has no baseline.
+    The labels of a term determine its baseline. Without labels, the baseline is the term for
+    constant outputs (hidden states of 0, heads that return 1). If this is 0, for example if states
+    predict states, the term has no baseline.
 
     Attributes:
       weights: f32[B] weights of the rows; the sums are divided by their total.
       scale: a number, a function of the step (an optax schedule), or `ProgressSchedule`. If None,
-        the term is a metric, which is logged but is not part of the loss.
+        the term is a metric: it is logged but not part of the loss.
       labels: labels that the term scores, or None.
       sums: f32[B] summed loss of each row. None before the model's outputs are known
         (`BatchLoss.scored`).
@@ -299,9 +296,9 @@ class BatchLoss(NamedTuple):
     """The loss of one batch. `first | second` is a loss with the terms of both losses.
 
     Attributes:
-      terms: {name: Term} without sums. They cannot depend on the model's outputs, so that the
-        weights of a whole step are known before the model runs.
-      sums: a function from a model's outputs to {name: f32[B] or Sums}, of the same names.
+      terms: {name: Term} without sums. They cannot depend on the model's outputs, since the weights
+        of a step must be known before the model runs.
+      sums: a function from a model's outputs to {name: f32[B] or Sums}, with the same names.
     """
 
     terms: dict[str, Term]
@@ -329,8 +326,7 @@ class BatchLoss(NamedTuple):
     def __or__(self, other: "BatchLoss") -> "BatchLoss":
         if shared := sorted(self.terms.keys() & other.terms.keys()):
             raise ValueError(
-                f"Both losses have a term {shared[0]!r}, so one would be lost: give their terms "
-                "different names."
+                f"Both losses have a term {shared[0]!r}: give their terms different names."
             )
         return BatchLoss(
             self.terms | other.terms,
@@ -368,13 +364,13 @@ def _scored(name: str, term: Term, sums: Array | Sums) -> Term:
 
 
 class Lengths(Protocol):
-    """The number of slots that one document takes, as a function of its number of tokens."""
+    """Maps the number of tokens of a document to the number of slots that it takes."""
 
     def __call__(self, n: int, /) -> dict[str, int]:
         """Returns {stream: slots, "sentinels": ids used} of a document of n >= 1 tokens.
 
-        The keys are names of `objectives.streams`. Counts are Python ints and never decrease in n.
-        "both" is a bound on the slots of inputs and targets together, if it is less than their sum.
+        Keys are names of streams (`objectives.streams`). Counts are Python ints and never decrease
+        in n. "both" bounds the slots of inputs and targets together, if it is less than their sum.
         """
 
 
@@ -390,18 +386,18 @@ class Corrupt(Protocol):
         """Corrupts one row.
 
         Args:
-          key: the row's own random key.
-          partner: another row of the batch, for objectives that need text of another document.
+          key: the row's random key.
+          partner: another row of the batch, for objectives that need another document.
           lengths: slots of each stream, as planned for the whole row.
-          max_documents: the most documents that the row may hold; a Python int, and so static.
+          max_documents: maximum number of documents in the row, a static Python int.
 
-        Returns {column: i32[...]} of exactly these lengths; `objectives.streams` has the columns.
-        Documents stay separate: each document's features form one segment.
+        Returns {column: i32[...]} of exactly these lengths (`objectives.streams` lists the
+        columns). The features of each document form one segment.
         """
 
 
 class Loss(Protocol):
-    """The loss of a batch, in two steps: first its terms, then their sums for a model's outputs."""
+    """Computes the loss terms of a batch, then their sums for a model's outputs."""
 
     def __call__(self, batch: dict[str, Array], /) -> BatchLoss:
         """Returns the terms, and the function from a model's outputs to their sums.
@@ -412,17 +408,16 @@ class Loss(Protocol):
 
 
 class Adaptation(NamedTuple):
-    """Noise that adapts to the model, by a state that training updates and saves.
+    """Noise that adapts to the model through a state that training updates and saves.
 
-    Each step draws the noise of its rows with the state's chances, measures the model's predictions
-    and updates the state. Without a state (for example in evaluation), noise is drawn as for
-    `Row.chances=None`.
+    Each step draws noise with the state's chances, measures the model's predictions and updates the
+    state. Without a state (for example in evaluation), noise is drawn as for `Row.chances=None`.
 
     Attributes:
       init: () -> the state before the first step: a tree of arrays, replicated on every device.
       chances: (state, rows of a batch) -> `Row.chances` of the rows, i32[B, L].
-      measure: (outputs, batch) -> a tree of counts, summed over the rows. Counts are integers, so
-        that their sums over devices and microbatches are exact.
+      measure: (outputs, batch) -> a tree of integer counts summed over the rows. Integer sums over
+        devices and microbatches are exact.
       update: (state, the counts of a step, number of steps taken) -> state.
       summary: state -> {name: f32[]}, for the run's metrics.
     """
@@ -435,7 +430,7 @@ class Adaptation(NamedTuple):
 
 
 class Requirement(Protocol):
-    """A requirement of an objective, or of a stream of its features, on a model and its rows.
+    """Checks what an objective or a stream requires of a model and its rows.
 
     def has_positions(model, groups):
         if model.config and model.config.positions == "none":
@@ -443,10 +438,10 @@ class Requirement(Protocol):
     """
 
     def __call__(self, model: Any, groups: Sequence[Any], /) -> str | None:
-        """Returns a message that says what is missing and what to change, or None.
+        """Returns None, or a message with what is missing and what to change.
 
         Args:
-          model: `models.Model`, whose `config` is None if the model is not from pretrax.
+          model: `models.Model`, whose `config` is None for models that are not from pretrax.
           groups: `RowGroup`s, the rows of a step.
         """
 
@@ -455,25 +450,24 @@ class Facts(NamedTuple):
     """Requirements and known properties of an objective.
 
     Attributes:
-      heads: {name: number of classes} of the heads that the loss requires of the model. None means
-        one class for each id of the vocabulary, or a head without classes. `CORPUS_CLASSES` means
-        the number of classes in the run's corpus.
+      heads: {name: number of classes} of the heads that the loss requires. None: one class for each
+        id of the vocabulary, or a head without classes. `CORPUS_CLASSES`: the number of classes in
+        the run's corpus.
       rows: the rows that the objective requires.
       requires: further requirements on the model and on the rows of a step.
-      prompt_forms: how to prompt models that the objective trained; the first is the default.
+      prompt_forms: how to prompt trained models; the first is the default.
       members: the members of a mixture; () for any other objective.
       separate_steps: whether all rows of a step belong to one member of the mixture. Each member
-        then has its own compiled step, which costs the same as the member alone.
+        then has its own compiled step, at the cost of the member alone.
       couples_rows: whether the loss of a row depends on the other rows of its batch.
-      likelihood: name of the term that is the exact negative log-likelihood of the text: each of
-        its tokens once, given the tokens before it. None if there is no such term, for example
-        because only hidden tokens are predicted.
+      likelihood: name of the term that is the exact negative log-likelihood of the text: each token
+        once, given the tokens before it. None if there is no such term.
       bound: name of the term whose mean over the noise is an upper bound on the negative
-        log-likelihood of the text, with tokens noised in any order. None if there is no such term.
+        log-likelihood of the text. None if there is no such term.
       token_weights: whether `corrupt` arranges `Row.weights` like the tokens. The loss of each
         target and label is then multiplied by the weight of its token.
       teacher: number of a teacher's predictions (`Row.teacher`) that `corrupt` reads for each
-        token. Without them, `corrupt` gives the features of a teacher that predicts nothing.
+        token. If the row has none, the features are those of a teacher that predicts nothing.
     """
 
     heads: Mapping[str, int | None] = VOCABULARY
@@ -497,9 +491,10 @@ class Objective(NamedTuple):
     Attributes:
       lengths: number of slots that one document takes, from its number of tokens.
       corrupt: turns a raw row into features.
-      loss: returns the loss terms of a batch, and the function that scores outputs.
+      loss: returns the loss terms of a batch, and the function that sums them for a model's
+        outputs.
       facts: requirements on models and rows, and known properties of the objective.
-      adaptation: how the noise adapts to the model. If None, it does not.
+      adaptation: how the noise adapts to the model. None: it does not.
     """
 
     lengths: Lengths
@@ -557,12 +552,12 @@ def members_of(objective: Objective) -> tuple[Member, ...]:
 
 
 def joint_rows(rows: Mapping[str, Rows]) -> Rows:
-    """Returns the rows that several objectives require together, from {name: rows}.
+    """Returns rows that satisfy several objectives, from {name: rows}.
 
     >>> joint_rows({"a": Rows("stream"), "b": Rows("document")}).kind
     'document'
 
-    Raises ValueError for "parts" and "labels" together, which no corpus provides.
+    Raises ValueError for "parts" and "labels", which no corpus provides together.
     """
 
     def known(field: str) -> list:
@@ -585,7 +580,7 @@ def joint_rows(rows: Mapping[str, Rows]) -> Rows:
 
 
 def joint_facts(facts: Mapping[str, Facts]) -> Facts:
-    """Returns the facts of an objective that combines several, from {name: facts}.
+    """Returns the facts of an objective that combines several objectives, from {name: facts}.
 
     The caller sets prompt forms and members.
 
@@ -637,7 +632,7 @@ def check_rows(rows: Rows) -> None:
 
 
 def with_corpus_classes(objective: Objective, count: int) -> Objective:
-    """Returns the objective with `count` in place of `CORPUS_CLASSES`, also in its members.
+    """Replaces `CORPUS_CLASSES` by `count` in an objective and its members.
 
     Raises ValueError if a head has `CORPUS_CLASSES` classes and the corpus has fewer than two.
     """

@@ -63,8 +63,8 @@ def contrastive(
         "masking" masks spans with a mean length of three tokens.
       share: share of the tokens that are deleted, cropped away or masked.
       temperature: divisor of the similarities. If None, the model learns "logit_scale" instead.
-      pooling: "first" embeds a view as its first hidden state, of [CLS], and "mean" as the mean of
-        all its hidden states.
+      pooling: "first" embeds a view as the hidden state of its [CLS], and "mean" as the mean of all
+        its hidden states.
       loss: "info_nce": the first view must select the second view among all second views (SimCSE).
         "symmetric_info_nce": the mean of this loss and its reverse (CLIP). "nt_xent": each view
         must select the other view among all other views, 2N - 1 for N texts (SimCLR).
@@ -119,15 +119,15 @@ def contrastive_pairs(
 
     Args:
       ids: needs `cls`.
-      hard_negatives: whether a document has a third part, a text that must be far from the first
-        text of every document.
+      hard_negatives: whether documents have a third part, which is a negative for the first text of
+        every document.
       temperature: divisor of the similarities. If None, the model learns "logit_scale" instead.
-      pooling: "first" embeds a text as its first hidden state, of [CLS], and "mean" as the mean of
-        all its hidden states.
-      loss: one of the losses of `contrastive`. The defaults are CLIP's. SimCSE's supervised form
-        has hard negatives, a temperature of 0.05, and "info_nce".
+      pooling: "first" embeds a text as the hidden state of its [CLS], and "mean" as the mean of all
+        its hidden states.
+      loss: a loss of `contrastive`. The defaults are CLIP's. Supervised SimCSE has hard negatives,
+        a temperature of 0.05, and "info_nce".
 
-    A document that lacks one of the parts does not count.
+    Documents that lack a part do not count.
 
     Each text has a segment and a pool.
 

@@ -1,4 +1,4 @@
-"""Corrupts batches of rows with an objective, after checks; every row has a partner row."""
+"""Checks batches of rows and corrupts them with an objective."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,8 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
     No row depends on any row but its partner, so sharding the batch adds no communication.
 
     Inside `jit`, values cannot be checked: an invalid member number gives another member's
-    features, and documents that exceed `max_documents` or the slots are left out. Call the function
-    once outside `jit` on typical rows to check them.
+    features, and documents beyond `max_documents` or the slots are dropped. To check typical rows,
+    call the function once outside `jit`.
 
     Args:
       objective: the objective.
@@ -74,7 +74,7 @@ def _check_arguments(corrupt: Callable) -> None:
 
 
 def check_sentinels(what: str, lengths: Mapping[str, int], available: int) -> None:
-    """Raises ValueError if `lengths` need more sentinels than are available; `what` names them."""
+    """Raises ValueError if `lengths` need too many sentinels. `what` begins the message."""
     needed = lengths.get("sentinels", 0)
     if needed > available:
         raise ValueError(
@@ -99,8 +99,8 @@ def _check_rows(
         )
     if rows_B.weights is not None and not objective.facts.token_weights:
         raise ValueError(
-            "The rows have weights of tokens, but the objective does not give them to its targets, "
-            "so they would be ignored: leave out Row.weights, or use an objective with the fact "
+            "The rows have token weights, which this objective would ignore: leave out "
+            "Row.weights, or use an objective with the fact "
             "token_weights, such as causal_lm or masked_lm."
         )
     teacher = objective.facts.teacher
@@ -110,7 +110,7 @@ def _check_rows(
             f"has {rows_B.teacher.shape[-1]}: decrease likeliest, or use rows with more of them."
         )
     needs = [member.objective.lengths(L) for member in members_of(objective)]
-    # Several short documents use the same sentinels, and need fewer of them.
+    # Documents of a row share sentinels, so several short documents need fewer.
     unbounded = {"both"} if max_documents == 1 else {"both", "sentinels"}
     if not any(
         all(lengths.get(name, 0) >= n for name, n in each.items() if name not in unbounded)
@@ -164,7 +164,7 @@ def _check_values(
 
 
 def lengths_of_documents(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
-    """Returns the slots that the documents of a row take together; they share sentinels."""
+    """Returns the slots that the documents of a row take together. They share sentinels."""
     slots = [objective.lengths(n) for n in document_lengths]
     return {
         name: (max if name == "sentinels" else sum)(n[name] for n in slots)

@@ -63,26 +63,21 @@ def span_corruption(
         set.
       noise_density: share of noise tokens.
       mean_span_length: mean number of tokens in a span. With a pair (low, high) of whole numbers,
-        span lengths are drawn uniformly from low to high. The last span covers the remaining noise
-        tokens, so the number of noise tokens is still exact. `lengths` then allows for the largest
-        possible number of spans.
+        span lengths are uniform from low to high, except that the last span has the remaining noise
+        tokens. `lengths` then allows for the largest possible number of spans.
       mode: name of a mode token put before each document's inputs (UL2's paradigm token).
       placement: where spans may be. With "end", as in T5, a document starts with text and ends with
-        noise, so a single span is always at the end. With "anywhere", text may also come last, and
-        all masks with the same numbers of tokens and spans are equally likely. This suits short
-        documents.
+        noise, so a single span is always at the end. With "anywhere", all masks with these numbers
+        of tokens and spans are equally likely, which suits short documents.
       length_drawn_per: if `mean_span_length` is a pair, whether to draw a length for each "span" or
-        once per "document". All spans of a document then have this length, except a shorter last
-        span.
+        for each "document". With "document", only the last span may be shorter.
       closing_sentinel: whether another sentinel closes the targets of a document that ends with
-        text. T5's code writes this sentinel, since it replaces each run of text by a sentinel. A
-        document that ends with noise never has it, so with placement "end" the setting only
-        matters for tokens chosen by the user (`objectives.hide`).
+        text, as in T5's code, which replaces each run of text by a sentinel. With placement "end",
+        documents end with noise, so the setting matters only for `objectives.hide`.
 
     End-of-sequence closes inputs and targets of every document, and counts in `lengths`.
 
-    Raises ValueError for an impossible pair (low, high), or for length_drawn_per="document" without
-    a pair.
+    Raises ValueError for an invalid pair, or for length_drawn_per="document" without a pair.
 
     >>> span_corruption(ids).lengths(568)
     {'inputs': 512, 'targets': 114, 'sentinels': 28}
@@ -160,9 +155,8 @@ def iid_denoising(
 
     Args:
       ids: needs the number of sentinels that `lengths` returns, or the mask token.
-      noise_density: probability that a text token is hidden. `noising.max_hidden` limits the
-        number of hidden tokens, so that lengths can be planned. Fewer than one document in a
-        million reaches this limit.
+      noise_density: probability that a text token is hidden. `noising.max_hidden` bounds the number
+        of hidden tokens. Fewer than one document in a million reaches this bound.
       replace: the replacement of hidden tokens in the inputs: "spans" is one sentinel for each run
         of hidden tokens, "tokens" one sentinel for each token, "mask" the mask token, "drop"
         nothing, and "random" random text. "mask_or_random" is T5's BERT-style noise, in which
@@ -172,7 +166,7 @@ def iid_denoising(
       closing_sentinel: with "spans", whether another sentinel closes the targets of a document
         that ends with text, as in T5's code (`span_corruption`).
 
-    Sentinel k comes before piece k in the targets, even if the document starts with noise.
+    In the targets, sentinel k comes before piece k, even if the document starts with noise.
 
     >>> iid_denoising(ids).lengths(512)
     {'inputs': 513, 'targets': 252, 'sentinels': 126}
@@ -185,7 +179,7 @@ def iid_denoising(
     inputs = iid_hidden(ids, noise_density, replace)
     if predict == "noise" and REPLACEMENTS[replace].random_share:
         raise ValueError(
-            f"With replace={replace!r}, nothing in the inputs shows which tokens to predict: set "
+            f"With replace={replace!r}, the inputs do not show which tokens to predict: set "
             'predict to "everything", or replace to "mask".'
         )
     if predict == "everything":
@@ -212,7 +206,7 @@ def deshuffling(ids: TokenIds) -> Objective:
 
 
 def _span_lengths(mean_span_length: float | Sequence[int]):
-    """Returns the mean as a fraction, and the range that lengths are drawn from or None."""
+    """Returns the mean as a fraction, and the range of drawn lengths, or None."""
     if not isinstance(mean_span_length, Sequence):
         return ratio(mean_span_length, "mean_span_length"), None
     if len(mean_span_length) != 2 or mean_span_length[0] > mean_span_length[1]:

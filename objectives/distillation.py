@@ -30,22 +30,21 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
         targets     a b c               and for each token the teacher's probabilities
                                         in place of c: c 0.6, d 0.3, other tokens 0.1
 
-    The teacher is not in memory: its predictions are a column of the text (`Row.teacher`), which
-    `pretrax teach` writes once. The student learns from them how likely other tokens would have
-    been.
+    The teacher is not in memory: `pretrax teach` writes its predictions once as a column of the
+    text (`Row.teacher`).
 
     Terms of the loss: "tokens", the cross-entropy of the text, as in `causal_lm`, and "teacher",
-    the cross-entropy of the teacher's likeliest tokens with their probabilities. The text's token
-    gets the probability that remains. A token without predictions, such as an end-of-sequence, is
-    therefore learned from the text alone.
+    the cross-entropy with the probabilities of the teacher's most likely tokens. The text's token
+    gets the remaining probability, so a token without predictions, such as end-of-sequence, is
+    learned from the text alone.
 
     Args:
       ids: the teacher must have the same vocabulary.
       share: weight of the second term; the first has 1 - share.
-      likeliest: number of the teacher's tokens that are read for each token of the text.
+      likeliest: number of the teacher's predictions that are read for each token of the text.
 
-    Not implemented: the teacher's predictions without the text, a temperature, and tokens that are
-    sampled from the teacher, as for Gemma 3 (arXiv:2503.19786).
+    Not implemented: predictions of the teacher alone, a temperature, and tokens sampled from the
+    teacher, as for Gemma 3 (arXiv:2503.19786).
 
     The columns targets_teacher_1, … have the teacher's tokens, and targets_teacher_1_share, … their
     probabilities as 24-bit integers.

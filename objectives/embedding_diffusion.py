@@ -29,22 +29,22 @@ def embedding_diffusion(ids: TokenIds, self_conditioned: Share = 0.5) -> Objecti
         the model reads the embeddings of a … f, each with as much noise as the level says
         labels        a b c d e f
 
-    Features are integers, so the model adds the noise: each slot has the seed of a Gaussian vector,
-    and a level, which is a quantile of the model's schedule (`models.embedding_denoiser`). The loss
-    is the cross-entropy of all tokens. In generation, noise flows towards the mean embedding under
-    the model's predictions.
+    The model adds the noise, since features are integers: each slot has the seed of a Gaussian
+    vector, and a level, which is a quantile of the model's schedule (`models.embedding_denoiser`).
+    The loss is the cross-entropy of all tokens. In generation, noise flows toward the mean
+    embedding under the model's predictions.
 
-    In half of the documents the model reads its own estimate of the text, which it also reads in
-    generation (self-conditioning; Chen et al. 2022, arXiv:2208.04202, whose share is also a half).
-    The estimate comes from a first pass without a gradient, which predicts every slot.
+    In half of the documents, as in generation, the model also reads its own estimate of the text
+    (self-conditioning; Chen et al. 2022, arXiv:2208.04202). The estimate comes from a first pass
+    without a gradient.
 
     Args:
       ids: only text tokens are noised and predicted.
       self_conditioned: share of documents in which the model reads its estimate.
 
     Not implemented: a learned schedule, in which all quantiles carry equal information; and the
-    bound on the likelihood, which needs the solution of a differential equation. The loss is
-    therefore not comparable with that of other objectives.
+    bound on the likelihood, which needs the solution of a differential equation. The loss cannot be
+    compared with other objectives.
 
     >>> embedding_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'embedding_noise': 512}

@@ -1,10 +1,9 @@
 """Builds the columns of common streams from tokens and segments.
 
-Segment ids number the documents of a row from 1; 0 is padding. Labels are compact: first the tokens
-to predict, then unused slots with weight 0. The weight of a target or label is 1, or the weight of
-its token (`objectives.token_weights`). Pool k belongs to segment k + 1 and has a weight of 0 or
-1. Whether a target counts never depends on its token id. `objectives.streams` and
-`objectives.layouts` define the streams themselves.
+Segment ids number the documents of a row from 1; 0 is padding. Labels are compact: unused slots
+with weight 0 come last. The weight of a target or label is 1, or the weight of its token
+(`objectives.token_weights`), and never depends on its id. Pool k belongs to segment k + 1 and has a
+weight of 0 or 1. `objectives.streams` and `objectives.layouts` define the streams.
 """
 
 import jax.numpy as jnp
@@ -47,7 +46,7 @@ def labels_in_place(
     Args:
       tokens: i32[I].
       chosen: bool[I].
-      shift: number added to the slots. With -1, each token is predicted one slot before it.
+      shift: offset of the slots. With -1, each token is predicted one slot before it.
       size: K, number of slots for labels. Chosen tokens beyond it are dropped, so plan lengths
         first.
       weights: i32[I] weight of each token. If None, every label counts once.
@@ -93,7 +92,7 @@ def pool_columns(slots, labels, counts, size: int) -> dict:
 
 
 def no_pools(size: int) -> dict:
-    """Returns features of pools that do not count; their number declares a document's segments."""
+    """Returns pools with weight 0, which only declare a document's number of segments."""
     empty = jnp.zeros(0, jnp.int32)
     return pool_columns(empty, empty, empty, size)
 

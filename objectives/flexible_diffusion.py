@@ -48,9 +48,9 @@ def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = _LOWEST_R
 
     Args:
       ids: needs `mask`; only text tokens are masked or missing.
-      lowest_rate: lowest rate, which limits the weight 1 / r. The mean weight of the cross-entropy
-        of a token is 1 + e ln e / (1 - e) for the lowest rate e: 0.99999 for 10^-6, and 0.993 for
-        0.001. With a value above 10^-6, `Facts.bound` is therefore None.
+      lowest_rate: lowest rate e, which limits the weight 1 / r. The mean weight of a token's
+        cross-entropy is 1 + e ln e / (1 - e): 0.99999 for e = 10^-6, and 0.993 for 0.001.
+        `Facts.bound` is therefore None for e above 10^-6.
 
     Not implemented: the time as an input of the model, other schedules, and generation that inserts
     masks. `pretrax predict` fills in given masks. In the published code, y is a softplus times the

@@ -34,29 +34,29 @@ def frequency_informed_diffusion(
         rates, power = 0      0.50  0.50  0.50  0.50  0.50  0.50
         rates, power = 1      0.07  0.79  1.00  0.17  0.07  0.90
 
-    The frequencies are counted in the training text as it is read. The rank of a word is the number
-    of more frequent words. The ranks of a document's tokens are scaled to a range from 0 to 1 and
-    raised to `power`. The results are then scaled so that their mean is the document's rate
+    Training counts the frequencies of the words that it reads. The rank of a word is the number of
+    more frequent words. The ranks of a document's tokens are scaled to a range from 0 to 1, raised
+    to `power`, and scaled to a mean of the document's rate
     (`objectives.selection.rates_by_chances`). The loss keeps the weight 1 / rate.
 
-    For held-out text, in `pretrax show` and in SeqIO tasks, all tokens are masked at the document's
-    rate. A held-out loss is therefore a bound like the loss of `masked_diffusion`. The training
-    loss is not, since rare words are hidden more often than the weights assume.
+    In evaluation, `pretrax show` and SeqIO tasks, all tokens are masked at the document's rate, so
+    held-out losses are bounds, as in `masked_diffusion`. The training loss is not a bound, since
+    rare words are hidden more often than the weights assume.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
       lowest_rate, weighted: as in `masked_diffusion`.
-      complementary: whether to read each document twice, as in `complementary_diffusion`. The first
-        reading hides informative words first, and the second reading hides the rest. Ma et al. 2026
-        mask in this way, with a language model that marks the informative spans.
-      power: how strongly masks follow the ranks: 0 masks all words alike, and 1 masks in proportion
-        to the scaled rank. The paper raises it from 0 to 0.02 during training (`annealed`). With a
-        power above 0, the most frequent word of a document is never masked while the rate is below
-        the mean of the raised ranks.
+      complementary: whether to read each document twice, as in `complementary_diffusion`: first
+        with the informative words masked, then with the others masked. Ma et al. 2026 do this for
+        spans that a language model marks as informative.
+      power: how strongly masks follow the ranks: 0 masks all words alike, and 1 in proportion to
+        the scaled rank. The paper raises it from 0 to 0.02 during training (`annealed`). With a
+        power above 0, a document's most frequent word is never masked if the rate is below the mean
+        of the raised ranks.
 
     Not implemented: the paper's cosine and Gaussian distributions of rates, the derivatives of
-    rates as weights, and the time as an input of the model. The paper counts frequencies in all
-    text before training, and includes special tokens in a text's least and mean rank.
+    rates as weights, and the time as an input of the model. The paper counts frequencies before
+    training, and includes special tokens in a text's least and mean rank.
 
     The run logs the number of words that have been read.
 
@@ -77,7 +77,7 @@ def frequency_informed_diffusion(
 
 
 class _Frequencies(NamedTuple):
-    """The state: how often each text id has been read."""
+    """How often each text id has been read."""
 
     counts: Any  # f32[W], as an i32 could overflow; the rounding of sums hardly changes ranks
 

@@ -1,4 +1,4 @@
-"""Gap sentences: whole sentences are masked, and written one after another like a summary.
+"""Gap sentences: whole sentences are masked, and predicted one after another like a summary.
 
 Source: Zhang et al. 2020 (PEGASUS, arXiv:1912.08777), section 3.1, and its published code for the
 number of sentences and the order of equal scores.
@@ -33,26 +33,24 @@ def gap_sentences(
         inputs    a b . _ d . /
         targets   c a . /
 
-    In a document of s sentences, floor(rate s) sentences are selected, but at least one. A sentence
-    ends with one of the `sentence_ends` of `ids`, or with the last token of a run of them. The text
+    In a document of s sentences, floor(rate s) sentences are selected, at least one. A sentence
+    ends with one of the `sentence_ends` of `ids`, or with the last of several in a row. The text
     after the last end is also a sentence.
 
     Args:
       ids: needs `mask` and `sentence_ends`.
       rate: share of the sentences to select; 0.3 is best in the paper.
       selection: "principal" selects the sentences with the highest ROUGE1-F1 with the rest of the
-        document. Each sentence is scored separately; of equal scores, the later sentence wins.
-        "random" selects random sentences, and "lead" the first sentences.
+        document. Each sentence is scored separately. Later sentences win ties. "random" selects
+        random sentences, and "lead" the first sentences.
       unchanged_share: share of the selected sentences that stay unchanged in the inputs.
         PEGASUS-large has 0.2, with a rate of 0.45.
 
-    ROUGE1 compares tokens instead of the paper's words, and counts repeated tokens ("Ind-Orig").
-    Since a sentence and the rest of its document have n tokens together, F1 is 2 / n times their
-    overlap, so scores are whole numbers. As in PEGASUS-large, no single words are masked in the
-    inputs.
+    ROUGE1 compares tokens instead of words, and counts repeated tokens ("Ind-Orig"). F1 is 2 / n
+    times the overlap of a sentence and the rest of its n-token document, so scores are whole
+    numbers. As in PEGASUS-large, no single words are masked in the inputs.
 
-    A document may be a single sentence, so both inputs and targets have slots for the whole
-    document.
+    Both inputs and targets have slots for the whole document, which may be a single sentence.
 
     >>> gap_sentences(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
@@ -143,8 +141,7 @@ def _earliness(key, text: Text, sentences: _Sentences):
 def _overlap(key, text: Text, sentences: _Sentences):
     """Returns the number of tokens that each sentence shares with the rest of its document.
 
-    A token that occurs c times in the sentence and r times in the rest counts min(c, r) times:
-    counted from 0, its k-th occurrence in the sentence counts if k < r.
+    A token that occurs c times in the sentence and r times in the rest counts min(c, r) times.
     """
     slot = jnp.arange(text.tokens.size, dtype=jnp.int32)
     columns = text.segments, text.tokens, sentences.number

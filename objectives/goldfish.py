@@ -21,26 +21,25 @@ def goldfish_loss(ids: TokenIds, k: AtLeastTwo = 4, width: Count = 13) -> Object
         targets   a b c d e f g h
         weights   1 1 1 0 1 1 0 1      (k = 4, width = 2)
 
-    A hash of the `width` tokens before a token decides whether the token is left out. The same
-    passage is therefore trained without the same tokens whenever it is repeated. The model has to
-    guess these tokens from other text, so it cannot continue the passage word for word. The model
-    still reads all tokens, and is used like a model trained with `causal_lm`.
+    A hash of the `width` tokens before a token decides whether the token is left out. A repeated
+    passage is therefore always trained without the same tokens. The model never learns them from
+    the passage, so it cannot reproduce the passage word for word. It still reads all tokens, and is
+    used like a model trained with `causal_lm`.
 
-    The first `width` tokens of a document always count, since their context is shorter. The same
-    holds for the first tokens of a row that continues a document. In rows of concatenated text, the
-    context continues across the ends of documents.
+    The first `width` tokens of a document, or of a row that continues a document, always count. In
+    rows of concatenated text, the context extends across document boundaries.
 
     Args:
       k: one token in `k` is left out, on average. The paper uses 4; Apertus (arXiv:2509.14233)
         uses 50, with a width of 50.
       width: number of preceding tokens that are hashed; the paper's h. With a small width, the last
-        tokens of common phrases are never trained. With a large width, a passage that differs in a
-        single word is trained without other tokens, and more tokens at the beginning count.
+        tokens of common phrases are never trained. With a large width, a passage that differs in
+        one word is trained without other tokens.
 
-    The loss is the mean over the tokens that count. In the authors' code, the hash also reads the
-    token itself, and the order of the tokens does not matter. Here, as in the paper, the hash reads
-    only the tokens before it, so the choice reveals nothing about the token. Not implemented: the
-    paper's masks of every k-th token and of random tokens, which it recommends against.
+    The loss is the mean over the tokens that count. As in the paper, the hash reads only the tokens
+    before a token, so the choice reveals nothing about it. In the authors' code, the hash also
+    reads the token, and ignores the order. Not implemented: the paper's masks of every k-th token
+    and of random tokens, which it recommends against.
 
     >>> goldfish_loss(ids).lengths(512)
     {'targets': 512}

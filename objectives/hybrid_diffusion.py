@@ -24,7 +24,7 @@ from .splicing import document_ranges, piece, splice
 from .token_ids import TokenIds
 
 _BITS = 15  # precision of a document's time, and of the random number of a token
-_EARLIEST = 3  # in units of 2**-15, so that times are not within 9e-5 of 0 or 1
+_EARLIEST = 3  # in units of 2**-15: keeps times 9e-5 away from 0 and 1
 _LEAST_SHARE = math.exp(-20)  # lowest share of replaced tokens in the loss, for finite logarithms
 _HIGHEST_WEIGHT = 2.0
 
@@ -32,7 +32,7 @@ _HIGHEST_WEIGHT = 2.0
 @recorded_noise
 @dataclasses.dataclass(frozen=True)
 class HybridNoise:
-    """The noise: its parameters, and the distribution of a noised token at a time."""
+    """The noise: its parameters, and the distribution of a noised token at each time."""
 
     replacing: NonNegative  # the paper's B, which follows from the share of replaced tokens
     mask: int
@@ -59,13 +59,12 @@ def hybrid_diffusion(
 
     A token is masked with a probability of t / C, and replaced by uniform random text with a
     probability of (C - 1) / C. Here C = 1 + B sqrt(t (1 - t)) and B = 2 s / (1 - s) for a share s.
-    At t = 1/2, a share s of the tokens is replaced. The model thus learns to correct tokens, which
-    a model of `masked_diffusion` only copies.
+    At t = 1/2, a share s of the tokens is replaced. The model therefore learns to correct tokens,
+    while `masked_diffusion` only teaches it to copy them.
 
-    The loss of a token has two parts. One is the divergence between the noise of the predicted
-    token and the noise of the true token. The other is a term for the input token. The sum is
-    weighted 2 for a mask, 1 for a replaced token, and (B / N) sqrt(t / (1 - t)) for an unchanged
-    token, with N ids of text.
+    The loss of a token is the divergence between the noise of the predicted token and the noise of
+    the true token, plus a term for the input token. Its weight is 2 for a mask, 1 for a replaced
+    token, and (B / N) sqrt(t / (1 - t)) for an unchanged token, with N text ids.
 
     Args:
       ids: needs `mask`; only text tokens are noised.
@@ -75,11 +74,10 @@ def hybrid_diffusion(
     The column rates has t.
 
     Terms: "divergence", over all text tokens, is weighted and not in nats per token, so it is a
-    separate term in a mixture. The metric "bound" is weighted so that it bounds the negative
-    log-likelihood per token. As in the published code, it omits the cost of restoring the tokens
-    that are replaced at the earliest time, 1e-4. For a model that predicts all ids alike, with 256
-    ids, this is 0.029 nats per token with s = 0.1, and 0.205 with s = 0.5. The ends of documents
-    are part of the input.
+    separate term in a mixture. The metric "bound" is an upper bound on the negative log-likelihood
+    per token. As in the published code, it omits the cost of restoring tokens from the noise at the
+    earliest time, 1e-4. This cost is 0.029 nats per token with s = 0.1, and 0.205 with s = 0.5, for
+    a uniform prediction over 256 ids. Document ends are given.
 
     >>> hybrid_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
@@ -153,7 +151,7 @@ def noised_labels(batch) -> tuple:
     """Returns (labels, slots, input tokens, rates, weights), [B, K] each.
 
     Labels, slots and input tokens are integers; the rates of documents and the weights are floats.
-    Padding, and rows of other objectives, have a rate of 0.5, at which every loss is finite.
+    Padding and rows of other objectives have a rate of 0.5, at which every loss is finite.
     """
     stack = predicting_stack(batch)
     labels, slots, weights = predictions(batch)
@@ -204,9 +202,9 @@ def divergences(
 ):
     """Returns f32[...]: the divergence between the noise of predicted and true tokens.
 
-    Let q and p be the distributions of the noised token for the true and the predicted token. The
-    result is the divergence of p from q, plus q / p - log(q / p) - 1 at the input token. Up to a
-    factor, this is the rate at which a discrete diffusion adds to the loss over time.
+    For the distributions q and p of the noised token, given the true and the predicted token, this
+    is the divergence of p from q, plus q / p - log(q / p) - 1 at the input token. Up to a factor,
+    it is the rate at which a discrete diffusion adds to the loss over time.
 
     Args:
       text: [first, last): the text ids, whose logits count.
@@ -214,8 +212,7 @@ def divergences(
       labels, input_tokens: i32[...] the true token and the noised token.
       keeps: f32[...], probability that a token stays unchanged.
       each: f32[...], probability of each text id to replace the token.
-      is_mask: bool[...], whether the noised token is a mask. The probabilities q and p of a mask
-        are equal.
+      is_mask: bool[...], whether the noised token is a mask, for which q and p are equal.
     """
     first, last = text
     number = last - first

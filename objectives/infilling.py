@@ -33,13 +33,12 @@ from .splicing import (
 )
 from .token_ids import TokenIds
 
-# The six pieces are <prefix>, prefix, <suffix>, suffix, <middle>, middle. A form is an order of
-# these pieces.
+# A form is an order of the six pieces <prefix>, prefix, <suffix>, suffix, <middle>, middle.
 _PLAIN = 0
 _PSM = 1
 _SPM = {"spm": 2, "spmv2": 3}
 _ORDERS = (
-    (0, 1, 4, 5, 2, 3),  # plain: the original text, since it has no markers
+    (0, 1, 4, 5, 2, 3),  # plain: the original text without markers
     (0, 1, 2, 3, 4, 5),
     (2, 3, 0, 1, 4, 5),
     (0, 2, 3, 4, 1, 5),
@@ -52,9 +51,9 @@ def fill_in_the_middle(
 ) -> Objective:
     """Fill-in-the-middle: the middle of a document is predicted last, from the text on both sides.
 
-    A document of n tokens is cut at two independent positions, each uniform among all n + 1
-    positions, so every part may be empty. With text `a b c d e f` cut after b and after c, the
-    markers P, S and M, and end-of-sequence /:
+    A document of n tokens is cut at two independent, uniform positions out of n + 1, so every part
+    may be empty. With text `a b c d e f` cut after b and after c, the markers P, S and M, and
+    end-of-sequence /:
 
         plain    a b c d e f /
         PSM      P a b S d e f M c /
@@ -67,7 +66,7 @@ def fill_in_the_middle(
       spm_rate: share of the rearranged documents that begin with their suffix.
       spm: order of these documents: "spmv2", with nothing between prefix and middle, or "spm".
 
-    Every target counts. Documents are rearranged after packing, so no middle or marker is cut off.
+    Documents are rearranged after packing, so no middle or marker is cut off.
 
     >>> fill_in_the_middle(ids).lengths(508)
     {'targets': 512}
@@ -133,19 +132,17 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
         targets   a X d Y f X b c / Y e /
         weights   1 0 1 0 1 0 1 1 1 0 1 1
 
-    The number of spans is Poisson(1), at least 1 and at most `max_spans`. The ends of all spans
-    of a document of n tokens are a uniform choice among its n + 1 positions. This is the paper's
-    uniform draw of both ends, under the condition that spans are not empty, do not overlap and are
-    not adjacent.
+    The number of spans is Poisson(1), at least 1 and at most `max_spans`. The ends of all spans of
+    a document of n tokens are a uniform choice among its n + 1 positions. This is the paper's
+    distribution, given that spans are not empty, do not overlap and are not adjacent.
 
-    Sentinels have no loss, since their positions are random. As in the published code,
-    end-of-sequence closes each span, since a token without a loss could not teach the model where a
-    span ends.
+    Sentinels have no loss, since their positions are random. As in the published code, each span
+    ends with end-of-sequence, which has a loss and teaches the model where spans end.
 
     Args:
       ids: needs `max_spans` sentinels.
-      max_spans: maximum number of spans, for which every row has slots. Documents would have more
-        spans than the paper's 16 at most once in a million, and more than 4 once in 270.
+      max_spans: maximum number of spans, for which every row has slots. Without it, at most one
+        document in a million would have more than the paper's 16 spans, and one in 270 more than 4.
 
     >>> causal_masking(ids).lengths(488)
     {'targets': 512}

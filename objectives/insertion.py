@@ -31,12 +31,11 @@ def insertion_lm(ids: TokenIds) -> Objective:
                           d
 
     A dropped token is predicted at the nearest remaining token on its left, together with all other
-    tokens dropped in the same place. No mask shows where or how much text is missing. The trained
-    model generates text by one insertion after another, at any place, until nothing is missing.
+    tokens dropped there. No mask shows where or how much text is missing. The trained model
+    generates text by inserting one token after another, at any place, until nothing is missing.
 
-    The number of dropped tokens is uniform on 0 … n, and all choices of this number of tokens are
-    equally likely. In other words, each token is dropped with a probability that is drawn uniformly
-    for the document.
+    Each document draws a uniform dropping probability. The number of dropped tokens is therefore
+    uniform on 0 … n, and all choices of this number of tokens are equally likely.
 
     Terms of the loss, as means over documents:
 
@@ -45,16 +44,15 @@ def insertion_lm(ids: TokenIds) -> Objective:
         stop     the cross-entropy of whether a token is missing, from the state of [CLS]
 
     The first two terms are means over a document's dropped tokens. Their sum is the paper's loss:
-    the cross-entropy of slot and token together, under one softmax over all slots and tokens. The
-    probability of a slot needs the logits at all remaining tokens, which takes another vocabulary
-    projection.
+    the cross-entropy under one softmax over all pairs of a slot and a token. The probability of a
+    slot needs another vocabulary projection, at all remaining tokens.
 
     Args:
       ids: needs `cls`; only text tokens are dropped.
 
-    Not implemented: the weights of the authors' training on OpenWebText, which are 0.001 for the
-    third term, and 0.9 and 0.1 for its classes "nothing is missing" and "something is missing". In
-    their other experiments all have equal weights, as here.
+    Not implemented: the weights of the authors' training on OpenWebText: 0.001 for the third term,
+    and 0.9 and 0.1 for its classes "nothing is missing" and "something is missing". Their other
+    experiments have equal weights, as here.
 
     The pool of a document is its [CLS].
 

@@ -1,4 +1,4 @@
-"""Joint embedding prediction: the embedding of one view of a document predicts another view's.
+"""Joint embedding prediction: the embedding of one view predicts the embedding of another view.
 
 Source: Huang, LeCun & Balestriero 2025 (LLM-JEPA, arXiv:2509.14252) and the authors' published
 code.
@@ -24,7 +24,7 @@ VIEWS = 2  # number of views of a document: its text and the answer
 
 @checked
 def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Objective:
-    """Writes an answer, and predicts the answer's embedding from the text's (LLM-JEPA).
+    """Predicts an answer, and the answer's embedding from the embedding of the text (LLM-JEPA).
 
         document   a b c d e
         parts      0 0 1 1 1
@@ -32,9 +32,9 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
         inputs     a b <X>                  the last state should be similar
                    c d e                    to the last state of this view
 
-    A view is read from left to right and attends to nothing else. The sentinel <X>, the paper's
-    [PRED], marks the slot of the prediction. Text and answer should have the same meaning in two
-    forms, such as a docstring and its code.
+    Each view is read separately, from left to right. The sentinel <X>, the paper's [PRED], marks
+    the slot of the prediction. Text and answer should have the same meaning in two forms, such as a
+    docstring and its code.
 
     Terms of the loss: "tokens", of the answer, as in `dialogue` with two turns, and "embedding":
     one minus the cosine of the two states. Gradients reach both states. The "tokens" term prevents
@@ -42,14 +42,14 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
 
     Args:
       ids: needs `sep`, and `predictors` sentinels.
-      predictors: k, the number of sentinels after the text. Each adds computation to the
-        prediction. The published code's default is 0.
-      scale: lambda, factor of the mean of the second term. The default is the published code's; the
-        paper chooses lambda and k for each dataset.
+      predictors: k, the number of sentinels after the text, each of which adds computation. The
+        published code's default is 0.
+      scale: lambda, weight of the second term. The default is the published code's; the paper
+        chooses lambda and k for each dataset.
 
-    A document that lacks one of its parts has no second term. In the published code, views are
-    turns of a chat, whose last state is at the end-of-turn token; here it is at the last token of
-    the answer. Not implemented: the code's other distances, and its dropout of the term.
+    A document that lacks a part has no second term. In the published code, views are chat turns,
+    whose last state is at the end-of-turn token; here it is at the last token of the answer. Not
+    implemented: the code's other distances, and its dropout of the term.
 
     A document has three segments: the targets and its two views. The targets have no pool.
 

@@ -51,8 +51,8 @@ def causal_lm(ids: TokenIds) -> Objective:
 
         targets   a b c d e f
 
-    The decoder's inputs are the same tokens one slot later, after `ids.bos`. The objective itself
-    appends no end-of-sequence token; a run can be configured to add it at the end of documents.
+    The decoder's inputs are the same tokens one slot later, after `ids.bos`. The objective does not
+    append end-of-sequence; `Run.mark_document_ends` adds it.
 
     >>> causal_lm(ids).lengths(512)
     {'targets': 512}
@@ -78,12 +78,12 @@ def _copy_row(key, row, partner, lengths, max_documents):
 
 
 def with_columns(plain: Objective, add: Callable, *streams: str) -> Objective:
-    """Returns an objective of targets with further columns, which follow from the targets.
+    """Adds columns that follow from the targets to an objective of targets.
 
     Args:
       plain: an objective that has the stream `targets` only.
       add: function (key, row, features, max_documents) -> columns to add to the features.
-      streams: names of the streams of these columns. Each has as many slots as the targets.
+      streams: names of the streams of these columns, with the slots of the targets.
     """
     return plain._replace(
         lengths=lambda n: plain.lengths(n) | dict.fromkeys(streams, plain.lengths(n)["targets"]),
@@ -103,8 +103,8 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
         inputs    ^ a _ c d _       (^ is `ids.bos`)
         targets   a b c d e f
 
-    Every token is predicted, including the tokens that are masked in the input. The trained model
-    is used without masks, like a model trained with `causal_lm`.
+    Every token is predicted, including masked tokens. The trained model is used without masks, like
+    a model trained with `causal_lm`.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
@@ -145,13 +145,12 @@ def masked_input_regularization(
 
     Args:
       ids: needs `mask`; only text tokens are masked.
-      highest_rate: highest masking rate. The rate of each document is uniform between 0 and
-        `highest_rate`. The first eight tokens of a document are never masked, as in the published
-        code.
+      highest_rate: each document's masking rate is uniform between 0 and `highest_rate`. As in the
+        published code, the first eight tokens of a document are never masked.
       scale: factor of the mean of the "masked_inputs" term.
 
-    Each document becomes two segments; the second segment has the masks. The stream `pools` has
-    weights of 0: it only declares two segments for each document.
+    Each document becomes two segments; the second segment has the masks. The stream `pools`, with
+    weights of 0, only declares two segments for each document.
 
     >>> masked_input_regularization(ids).lengths(512)
     {'targets': 1024, 'stand_ins': 1024, 'pools': 2}
@@ -224,12 +223,11 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
 
     Args:
       ids: needs the `mode` token if one is set.
-      suffix_share: average share of tokens that are predicted. If it is at most 0.5, the length of
-        the suffix is uniform in 1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5. If it
-        is above 0.5, the length of the prefix is drawn in the same way, from the prefix's share.
-        UL2's S-denoiser has a share of 0.25.
-      mode: name of a mode token of `ids` that precedes the inputs of each document. If None, there
-        is no mode token.
+      suffix_share: average share of tokens that are predicted. Up to 0.5, the length of the suffix
+        is uniform in 1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5. Above 0.5, the
+        length of the prefix is drawn in the same way, from the prefix's share. UL2's S-denoiser has
+        0.25.
+      mode: name of a mode token put before each document's inputs. None: no mode token.
 
     End-of-sequence closes both inputs and targets. A document of one token has no prefix.
 
@@ -303,7 +301,7 @@ def divided(row, present_D, frame, given: DocumentRanges, answer: DocumentRanges
 
 
 def stand_ins(masked, mask: int):
-    """Returns the column `targets_stand_ins`, i32[T], which gives the mask for masked targets."""
+    """Returns the column `targets_stand_ins`, i32[T], with the mask for masked targets."""
     return jnp.where(masked, mask + 1, 0)
 
 

@@ -1,8 +1,8 @@
 """Laws that every objective must keep, checked on small rows of random text.
 
-Before a run starts, `check_objective` checks a user's objective for the laws that the run depends
-on. `pretrax check` checks all laws and prints a table. The tests check every objective of this
-package. A law is a function that raises `Broken` with a message about the violation.
+Before a run, `check_objective` checks the laws that the run depends on for a user's objective.
+`pretrax check` checks all laws and prints a table. The tests check all built-in objectives. A law
+is a function that raises `Broken` with a message about the violation.
 """
 
 import functools
@@ -34,10 +34,10 @@ from .streams import (
 from .token_ids import TokenIds
 from .token_weights import in_units
 
-# Lengths in tokens of the documents of each row. Noise degenerates in the shortest documents.
+# Document lengths of each row, in tokens. Noise degenerates in the shortest documents.
 DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2, 40, 1, 5))
 RAW_LENGTH = 56  # tokens of a row, including padding
-PROGRAMS = 256  # size of each cache of compiled programs, which the laws share
+PROGRAMS = 256  # size of each cache of compiled programs
 LABELS = 2  # number of classes in the labels of example rows
 MORE_PADDING = 37
 MORE_SLOTS = 9
@@ -128,12 +128,12 @@ def examples(
 
 
 def quick_jit(f: Callable) -> Callable:
-    """Compiles in half the time, for programs that run only a few times; integers stay exact."""
+    """Compiles in half the time, for programs that run only a few times. Integers stay exact."""
     return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def _hashed(case: LawExamples, name: str) -> Any:
-    """Returns a function of the objective after checking that it can be a cache key."""
+    """Returns a function of the objective, which must be hashable."""
     function = getattr(case.objective, name)
     try:
         hash(function)
@@ -292,7 +292,7 @@ def lengths_are_enough(case: LawExamples, longest: int = 64) -> None:
 
 
 def documents_stay_apart(case: LawExamples) -> None:
-    """The features of a document do not depend on another document of its row."""
+    """The features of a document do not depend on other documents of its row."""
     features = corrupted(case)
     for stream in ("inputs", "targets"):
         if stream in features:
@@ -520,7 +520,7 @@ def loss_is_a_sum_over_rows(case: LawExamples) -> None:
 
 
 def weights_reach_the_loss(case: LawExamples) -> None:
-    """Tokens with a weight of 0 give no loss, if the objective takes the weights of tokens."""
+    """Tokens with a weight of 0 have no loss, if the objective uses token weights."""
     if not case.objective.facts.token_weights:
         return
     rows = case.rows._replace(weights=np.zeros_like(case.rows.tokens))
@@ -552,8 +552,8 @@ def counts_are_sums(case: LawExamples) -> None:
     whole = counts(states, batch)
     if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in jax.tree.leaves(whole)):
         raise Broken(
-            "The adaptation's counts are not integers. Only sums of integers are the same however "
-            "the rows are split over devices: return integer counts, and divide in `update`."
+            "The adaptation's counts are not integers, so their sums would depend on the devices: "
+            "return integer counts, and divide in `update`."
         )
     alone = [
         counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], (states, batch)))
@@ -594,7 +594,7 @@ def every_target_counts(case: LawExamples) -> None:
             raise Broken(f"{name} has the values {np.unique(x).tolist()}, expected only 0 and 1.")
 
 
-# Laws without which a run would silently go wrong.
+# Without these laws, a run would silently train wrongly.
 REQUIRED: dict[str, Callable[[LawExamples], None]] = {
     "facts are known": facts_are_known,
     "lengths never decrease": lengths_never_decrease,
@@ -609,7 +609,7 @@ REQUIRED: dict[str, Callable[[LawExamples], None]] = {
     "loss is a sum over rows": loss_is_a_sum_over_rows,
     "counts are sums": counts_are_sums,
 }
-# The law that a run with weights of tokens depends on as well.
+# A run with token weights also depends on this law.
 WEIGHTED = {"weights reach the loss": weights_reach_the_loss}
 LAWS = REQUIRED | {
     "lengths are enough": lengths_are_enough,
@@ -624,9 +624,9 @@ USUAL: dict[str, Callable[[LawExamples], None]] = {
 
 
 def check_objective(objective: Objective, ids: TokenIds, weighted: bool = False) -> None:
-    """Raises ValueError for an objective that would silently train wrongly; takes seconds.
+    """Raises ValueError for an objective that would silently train wrongly. Takes seconds.
 
-    `weighted` is whether the documents of the run have weights of tokens.
+    `weighted` is whether the documents of the run have token weights.
     """
     laws = REQUIRED | (WEIGHTED if weighted else {})
     for member in members_of(objective):
@@ -637,7 +637,7 @@ def check_objective(objective: Objective, ids: TokenIds, weighted: bool = False)
 
 
 def broken(law: Callable[[LawExamples], None], objective: Objective, ids: TokenIds) -> str | None:
-    """Returns why the objective breaks a law, or None; an exception also breaks the law."""
+    """Returns why the objective breaks a law, or None. An exception also breaks the law."""
     try:
         law(examples(objective, ids))
     except Broken as error:
@@ -648,7 +648,7 @@ def broken(law: Callable[[LawExamples], None], objective: Objective, ids: TokenI
 
 
 def raised(error: Exception) -> str:
-    """Returns a description of an exception, with the line of the user's function that raised."""
+    """Describes an exception, with the line of the user's function that raised it."""
     package_folder = str(Path(__file__).parent)
     lines = [
         f"{frame.filename}, line {frame.lineno}: "

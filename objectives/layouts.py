@@ -1,10 +1,10 @@
 """Layouts: an objective's features arranged for an encoder-decoder, a decoder or an encoder.
 
-An objective defines inputs and targets independently of the architecture. A layout arranges them as
-a model's batch, with SeqIO's names. Every attention pattern (causal, bidirectional, prefix or
-cross, with packed documents) is one interval of keys [start, end) for each query.
+Objectives define inputs and targets independently of the architecture. A layout arranges them as a
+model's batch, with SeqIO's names. Every attention pattern (causal, bidirectional, prefix or cross,
+with packed documents) is one interval of keys [start, end) for each query.
 
-This module also registers the streams that many objectives produce; see `objectives.streams`.
+This module also registers the common streams (`objectives.streams`).
 """
 
 import contextlib
@@ -77,7 +77,7 @@ def _with_streams(streams: Sequence[Stream], row: StackRow, batch: dict) -> dict
 def joint_slots(n: Mapping[str, int]) -> int:
     """Returns the number of slots for inputs and targets together, from an objective's lengths.
 
-    `both` is less than the sum if one stream is long only when the other stream is short.
+    `both` is less than the sum if one stream is long only if the other is short.
     """
     return n.get("both", n.get("inputs", 0) + n.get("targets", 0))
 
@@ -85,7 +85,7 @@ def joint_slots(n: Mapping[str, int]) -> int:
 def single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
     """Returns the number of slots of a single stack, from an objective's lengths.
 
-    Raises ValueError for streams that the stack does not support, and if nothing is predicted.
+    Raises ValueError for unsupported streams, and if nothing is predicted.
     """
     _check_streams(stack, n)
     if "targets" not in n and "labels" not in n and "pools" not in n:
@@ -109,8 +109,8 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
     """
     columns = [column for stream in STREAMS.values() for column in stream.columns]
     f = dict.fromkeys(columns, jnp.zeros(0, jnp.int32)) | features
-    # Each view of a contrastive objective is a separate segment with a pool. So is each copy of a
-    # text; its pool has weight 0 and no inputs.
+    # Each view of a contrastive objective, and each copy of a text, is a segment with a pool. The
+    # pool of a copy has weight 0 and no inputs.
     D = max(max_documents, f["pools_slots"].size)
     T = lengths[stack]
     offset = f["inputs"].size
@@ -195,8 +195,7 @@ def _types(row: StackRow, batch: dict) -> dict:
 def _orders(row: StackRow, batch: dict) -> dict:
     """Replaces the positions and key intervals of inputs by those of the objective.
 
-    An interval end of 0 marks other slots, and inputs of another member of a mixture, which keep
-    their defaults.
+    Slots with an interval end of 0 keep their defaults: other slots, and inputs of other members.
     """
     position, *interval = map(row.place_inputs, STREAMS["orders"].columns)
     has_order = interval[1] > 0
@@ -213,7 +212,7 @@ def _orders(row: StackRow, batch: dict) -> dict:
 
 
 def reads_positions(model, groups) -> str | None:
-    """Requires a model that reads the positions of tokens, since nothing else shows their order."""
+    """Requires a model that reads positions, since nothing else shows the order of tokens."""
     config = model.config
     if config is None or (config.positions not in ("relative", "none") and config.window is None):
         return None
@@ -227,7 +226,7 @@ def reads_positions(model, groups) -> str | None:
 def _positions_of_targets(row: StackRow, batch: dict) -> dict:
     """Replaces the positions of targets by those of the objective, and adds block positions.
 
-    Block positions count from 1. Inputs, and targets of another member of a mixture, have 0.
+    Block positions count from 1. Inputs, and targets of other members of a mixture, have 0.
     """
     position, block = map(row.place_targets, STREAMS["positions"].columns)
     default_position = batch[f"{row.stack}_positions"]
@@ -258,7 +257,7 @@ def _rates(row: StackRow, batch: dict) -> dict:
 
 
 def _single(arrange=unchanged) -> dict:
-    """Returns the same function for a decoder and for an encoder."""
+    """Returns a function for both a decoder and an encoder."""
     return {"decoder": arrange, "encoder": arrange}
 
 

@@ -1,4 +1,4 @@
-"""Losses as one sum per row; the training step divides by the weights of the whole batch."""
+"""Losses as one sum per row. The training step divides by the weights of the whole batch."""
 
 import functools
 import itertools
@@ -25,8 +25,8 @@ def predicting_stack(batch) -> str:
 def predictions(batch) -> tuple:
     """Returns the (tokens, slots, weights) that a stack predicts, i32[B, K] each.
 
-    If slots is None, slot k of the stack predicts token k. All three are None if nothing is
-    predicted. If both stacks predict, the encoder's predictions are returned.
+    If slots is None, slot k of the stack predicts token k. If both stacks predict, the encoder's
+    predictions are returned. All are None if nothing is predicted.
     """
     stack = "encoder" if "encoder_target_tokens" in batch else "decoder"
     columns = "target_tokens", "target_slots", "loss_weights"
@@ -65,10 +65,10 @@ def label_loss(
     hidden: str = "top",
     head: str = "vocabulary",
 ) -> BatchLoss:
-    """Returns the cross-entropies of one or several labels for each slot, under the same logits.
+    """Returns the cross-entropies of one or several labels of each slot, under the same logits.
 
     Args:
-      slots: i32[B, K], the slots that predict. If None, slot k predicts the labels k.
+      slots: i32[B, K], the slots that predict. None: slot k predicts the labels k.
       targets: {term: [(labels i32[B, K], weights [B, K]), …]}. The first term has the z-losses.
       hidden: name of the hidden states that the head reads.
       head: name of the head.
@@ -118,9 +118,8 @@ def head_cross_entropies(
 ) -> dict[str, Sums]:
     """Returns the summed cross-entropies of terms with one or several labels for each slot.
 
-    The logits and their log-partition are computed once. If the model returns the head as a
-    `ClassProjection`, only a few logits are in memory at a time, and the number of matrix products
-    does not grow with the number of labels.
+    The logits and their log-partition are computed once. With a `ClassProjection`, only a few
+    logits are in memory at a time, and more labels need no more matrix products.
 
     Args:
       states: [B, K, d].
@@ -168,7 +167,7 @@ def head_sums(
 def score_slots(outputs: ModelOutputs, head: str, states, score: Callable):
     """Returns [B, K]: the value of `score`, a function [..., V] -> [...], for each slot's logits.
 
-    If the model returns the head as a `ClassProjection`, only a few logits are in memory at a time.
+    With a `ClassProjection`, only a few logits are in memory at a time.
     """
     projection = _projection(outputs, head, states)
     if projection is None:

@@ -1,4 +1,4 @@
-"""Masked autoencoding of a text: one embedding and half of the tokens restore each token.
+"""Masked autoencoding of a text: an embedding and half of the tokens predict each token.
 
 Source: Xiao et al. 2022, "RetroMAE" (arXiv:2205.12035), and its published code.
 """
@@ -37,7 +37,7 @@ def retromae(
     rate: OpenShare = 0.3,
     decoder_rate: Annotated[float, Interval(ge=0.5, lt=1)] = 0.5,
 ) -> Objective:
-    """RetroMAE: the [CLS] state of a masked text and half of its tokens restore each token.
+    """RetroMAE: the [CLS] state of a masked text and half of its tokens predict each token.
 
         text       a b c d e
         inputs     [CLS] a _ c d e [SEP]      labels  b
@@ -49,12 +49,12 @@ def retromae(
 
     The encoder's inputs are masked as in `masked_lm`. The decoder has one layer. It predicts each
     token from its position, the [CLS] state and its visible tokens: a random share 1 - decoder_rate
-    of the n - 1 other tokens, with all sets equally likely. To make the visible tokens an interval
-    of keys, targets are in random order, and copies of the [CLS] state are spaced so that every
+    of the n - 1 other tokens, with all sets equally likely. Targets are in random order, so that
+    visible tokens form an interval of keys. Copies of the [CLS] state are spaced so that every
     interval contains exactly one.
 
-    There are three differences from the published method: the sets of different tokens are not
-    independent, tokens are hidden one by one and not by words, and [SEP] is not visible.
+    Differences from the published method: the visible sets of different tokens are not independent,
+    single tokens are hidden instead of words, and [SEP] is not visible.
 
     Args:
       ids: needs `mask`, `cls` and `sep`.
@@ -103,7 +103,7 @@ def _mask_and_restore(mask, restore, key, row, partner, lengths, max_documents):
 
 
 def _restore(states, visible, key, row, size: int, max_documents: int):
-    """Returns the targets of the decoder, and the interval of targets that restores each one."""
+    """Returns the targets of the decoder, and the interval of targets that predicts each one."""
     order_key, start_key = jax.random.split(key)
     document = document_ranges(row.segments, max_documents)
     visible_D = jnp.maximum(document.length - 1, 0) * visible[0] // visible[1]
@@ -173,7 +173,7 @@ def _lengths_with_decoder(n: dict[str, int]) -> dict[str, int]:
 
 
 def _with_decoder(features, lengths, bos, max_documents) -> dict:
-    """Adds the columns of a decoder that reads only the first encoder state of each document."""
+    """Adds the columns of a decoder that reads only each document's first encoder state."""
     columns = [column for stream in streams_named(_RESTORED) for column in stream.columns]
     encoded = {name: x for name, x in features.items() if name not in columns}
     batch = single_stack("encoder", encoded, lengths, bos, max_documents)
@@ -198,7 +198,7 @@ _RESTORED = ("targets", "contexts")  # the only streams that the decoder reads
 register_stream(
     Stream(
         name="contexts",
-        about="the position of each target, and the slots [start, end) that it is restored from",
+        about="the position of each target, and the slots [start, end) that predict it",
         columns=("contexts_positions", "contexts_starts", "contexts_ends"),
         in_use="targets_segments",
         replaced={"encoder": Layout(_lengths_with_decoder, _with_decoder)},

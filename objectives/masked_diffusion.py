@@ -47,19 +47,19 @@ def masked_diffusion(
         labels      b c   e
 
     A token's loss has the weight 1 / rate, and the sum is divided by the number of all text tokens.
-    The mean is therefore a bound on the negative log-likelihood per token, which can be compared
-    with the loss of causal language modeling. A document may have no mask at all. The ends of
-    documents are given to the model, and are not part of the mean.
+    The mean is therefore a bound on the negative log-likelihood per token, comparable with the loss
+    of causal language modeling. A document may have no mask. The model is given the ends of
+    documents, which are not part of the mean.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
-      lowest_rate: lowest rate, which limits the weight 1 / rate. With a value above 0.001, the loss
-        lacks rates that belong to the bound, and `Facts.bound` is None.
+      lowest_rate: lowest rate, which limits the weight 1 / rate. Above 0.001, the loss is not a
+        bound (`Facts.bound` is None).
       weighted: whether to weight losses by 1 / rate. If False, each masked token has a weight of 1,
-        and the sum is still divided by all text tokens. The gradients then have less variance:
-        Sahoo et al. 2026 need about 12% less compute for the same likelihood. That mean is not a
-        bound and not in nats per token, so it is a separate term, "masked". The bound is then a
-        metric, "bound", which costs one more vocabulary projection.
+        and the sum is still divided by all text tokens. This lowers the variance of gradients:
+        Sahoo et al. 2026 need about 12% less compute for the same likelihood. The mean is then the
+        term "masked", which is neither a bound nor in nats per token. The bound is the metric
+        "bound", which costs one more vocabulary projection.
 
     >>> masked_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
@@ -78,22 +78,21 @@ def complementary_diffusion(
         inputs    a _ _ d _ f   _ b c _ e _      (rates: 0.57 and 0.43)
         labels      b c   e     a     d   f
 
-    Each text token is a label once. The two rates of a document add up to 1, so each has the
-    distribution of `masked_diffusion`, and so does the mean of the loss. A row costs as much
-    compute as two.
+    Each text token is a label once. The two rates of a document add up to 1, so the mean of the
+    loss is the mean of `masked_diffusion`. A row costs as much compute as two.
 
-    Fast-dLLM v2 masks blocks in this way, each token predicted one slot before it, to adapt causal
-    models. Here the documents are masked, and tokens are predicted in place.
+    Fast-dLLM v2 adapts causal models in this way, with masked blocks, and tokens predicted one slot
+    before them. Here documents are masked, and tokens are predicted in place.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
-      lowest_rate: lowest rate. The highest rate is 1 - `lowest_rate`. With a value above 0.001, the
-        loss lacks rates that belong to the bound, and `Facts.bound` is None.
+      lowest_rate: lowest rate; the highest rate is 1 - `lowest_rate`. Above 0.001, the loss is not
+        a bound (`Facts.bound` is None).
       weighted: whether to weight losses by 1 / rate, as in `masked_diffusion`. If False, each label
         has a weight of 1.
 
-    Each document becomes two segments with a rate each. The stream `pools` has weights of 0: it
-    only declares two segments for each document.
+    Each document becomes two segments with a rate each. The stream `pools`, with weights of 0, only
+    declares two segments for each document.
 
     >>> complementary_diffusion(ids).lengths(512)
     {'inputs': 1024, 'labels': 512, 'rates': 2, 'pools': 2}
@@ -118,23 +117,21 @@ def shifted_diffusion(
         inputs    ^ a _ _ d _ f      (rate drawn: 0.57; ^ is `ids.bos`)
         labels      b c   e
 
-    This continues the training of a causal language model, which predicts the next token, as a
-    diffusion model. The decoder attends in both directions from the first step (Ye et al. 2025,
-    Dream, arXiv:2508.15487), or to a growing share of the tokens ahead (Gong et al. 2024,
-    DiffuLLaMA, arXiv:2410.17891), with `annealed`:
+    This turns a causal language model, which predicts the next token, into a diffusion model. The
+    decoder attends in both directions from the first step (Ye et al. 2025, Dream,
+    arXiv:2508.15487), or to a growing share of the tokens ahead (Gong et al. 2024, DiffuLLaMA,
+    arXiv:2410.17891), with `annealed`:
 
         annealed(ids, shifted_diffusion, "ahead_share", first=0.0, last=1.0, steps=10_000)
 
-    Not implemented: DiffuLLaMA's random choice of the tokens ahead, which are the nearest tokens
-    here, and Dream's weights, which depend on the tokens around a mask.
+    Not implemented: DiffuLLaMA's random choice of tokens ahead (here they are the nearest), and
+    Dream's weights, which depend on the tokens around a mask.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
       lowest_rate: lowest rate, which limits the weight 1 / rate (see `masked_diffusion`).
       ahead_share: share of the tokens ahead that a token attends to. 0 is causal and 1 is
         bidirectional.
-
-    The loss is the loss of `masked_diffusion`.
 
     >>> shifted_diffusion(ids).lengths(512)
     {'inputs': 513, 'labels': 512, 'rates': 1}
@@ -150,7 +147,7 @@ def _diffusion(
     weighted: bool = True,
     ahead_share: float = 1.0,
 ) -> Objective:
-    """Returns the diffusion that reads each document once, between the special ids of the form."""
+    """Returns the diffusion that reads each document once, framed by the form's special ids."""
     mask = ids.special("mask")
 
     def lengths(n: int) -> dict[str, int]:  # any token may be masked
@@ -181,7 +178,7 @@ def _noise(ids: TokenIds, form: PromptForm, lowest: int, highest: int) -> Callab
 
 
 def bound_from(lowest_rate: float, term: str) -> str | None:
-    """Returns the term for `Facts.bound`, or None if the lowest rate is too high for a bound."""
+    """Returns `Facts.bound`: the term, or None if the lowest rate is too high for a bound."""
     return term if lowest_rate <= LOWEST_RATE else None
 
 
@@ -232,7 +229,7 @@ def loss_by_rates(
 
 
 class _Noised(NamedTuple):
-    """The text of a row, with which of its tokens are masked, and the rates of its segments."""
+    """The text of a row, its masked tokens, and the rates of its segments."""
 
     tokens: Array  # i32[I]
     segments: Array  # i32[I]
@@ -279,7 +276,7 @@ def _mask_twice(noised, key, row, partner, lengths, max_documents, *, mask, powe
 
 
 def _with_complements(text: _Noised, size: int) -> _Noised:
-    """Returns each document twice: as it is masked, and with exactly its other text masked."""
+    """Returns each document twice: with its mask, and with the complement."""
     document = document_ranges(text.segments, text.rates.size)
     twice = DocumentRanges(*(jnp.repeat(x, 2) for x in document))
     slots = jnp.arange(text.tokens.size, dtype=jnp.int32)
@@ -317,9 +314,8 @@ def chosen_at_rates(
 ):
     """Returns the chosen tokens of framed text, bool[I], and the rates of documents, i32[D].
 
-    Each text token is chosen with the rate of its document as the probability, or with its own
-    rate. If the row specifies the tokens to hide, these tokens are chosen, and a document's rate is
-    their share.
+    Each text token is chosen with the probability of its document's rate, or of its own rate. If
+    the row specifies the tokens to hide, they are chosen, and a document's rate is their share.
 
     Args:
       eligible: bool[I], the tokens that may be chosen.

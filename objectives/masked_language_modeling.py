@@ -75,11 +75,10 @@ def masked_lm(
       replace_together: draw one replacement (mask, random text or unchanged) for a whole word or
         span.
       max_predictions: maximum number of labels of a document.
-      static_copies: number of fixed masks of each row, from which every epoch draws one (BERT's
-        published data has 10). If None, every epoch draws new masks (RoBERTa). Rows must be the
-        same in every epoch, as with one document per row (`packing = "single"`); other packings
-        make different rows in every epoch.
-      framed: put `cls` before each document, whose hidden state classifiers read, and `sep` after.
+      static_copies: number of fixed masks of each row, of which every epoch draws one (10 in BERT's
+        published data). None: every epoch draws new masks (RoBERTa). Rows must be the same in every
+        epoch, as only `packing = "single"` ensures.
+      framed: put `cls`, whose state classifiers read, before each document, and `sep` after it.
 
     >>> masked_lm(ids).lengths(510)
     {'inputs': 512, 'labels': 76}
@@ -132,15 +131,14 @@ def masked_permuted_lm(
         labels                             d b     from   _ _ [CLS] a c [SEP]         d
                                                             _ [CLS] a c [SEP] d       b
 
-    Every slot attends to exactly one token at each position of its document: to the text that is
-    not chosen, to chosen tokens that come earlier in the order, and to masks in place of the other
-    chosen tokens. Every prediction therefore sees all positions of the document. In fine-tuning,
-    and when the model fills in masks, its input looks like the input of the first prediction.
+    Every slot attends to exactly one token at each position of its document: text that is not
+    chosen, chosen tokens earlier in the order, and masks in place of the other chosen tokens. Every
+    prediction therefore sees all positions. Inputs in fine-tuning and inference look like the input
+    of the first prediction.
 
-    The attention pattern is one interval of keys for each slot. The objective needs an encoder with
-    learned or rotary positions; other positions and windowed attention are rejected. A model with
-    learned positions needs `max_positions` for all slots of a row, although up to three slots share
-    a position.
+    The objective needs an encoder with learned or rotary positions and without windows. Learned
+    positions need `max_positions` for all slots of a row, although up to three slots share a
+    position.
 
     Args:
       ids: needs `mask`, `cls` and `sep`; only text tokens are chosen.
@@ -177,8 +175,8 @@ def replaced_token_detection(
 ) -> Objective:
     """ELECTRA: a generator fills in masked tokens, a discriminator predicts which were replaced.
 
-    The model samples tokens from its generator. `outputs.hidden["replaced"]` i32[B, T] is 1 at each
-    sample that differs from the original token, and the head "replaced" f32[B, T, 1] predicts it.
+    `outputs.hidden["replaced"]` i32[B, T] is 1 where the generator's sample differs from the
+    original token, and the head "replaced" f32[B, T, 1] predicts it.
 
     Args:
       ids: needs `mask`, and `cls` and `sep` for the frame; only text tokens are chosen.
@@ -224,7 +222,7 @@ def _detection_loss(batch) -> BatchLoss:
 def replacer(ids, mask_share, random_share, together=False) -> Callable:
     """Returns the function that replaces chosen tokens.
 
-    If `together` is True, a whole word or span is masked, randomized or left unchanged as one.
+    If `together` is True, all tokens of a word or span get the same kind of replacement.
     """
     if mask_share + random_share > 1 + 1e-6:
         raise ValueError(
@@ -328,7 +326,7 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
     length = number + by_slot(rest_documents.length)
     at = slot - first
     predicts = slot - first >= length + number
-    # A chosen token attends to itself; the mask that predicts it attends to a mask in its place.
+    # A chosen token attends to itself. The mask that predicts it attends to a mask in its place.
     start = jnp.where(predicts, at - length - number, jnp.maximum(at - length + 1, 0))
     is_mask = (at < number) | predicts
     position = origin - by_slot(document_ranges(text.segments, max_documents).start)

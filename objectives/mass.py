@@ -39,14 +39,12 @@ def mass(
         targets         c d e
         positions       2 3 4       of the decoder, with learned or rotary positions
 
-    The fragment of a document of n tokens has round(rate n) tokens, at least one. In one document
-    of five, the fragment is at the beginning, and in one of five at the end. In the others, all
-    positions are equally likely.
+    The fragment has round(rate n) of a document's n tokens, at least one. It is at the beginning of
+    one document in five, at the end of one in five, and otherwise at a uniform position.
 
-    The masks show how much there is to write, so no token closes the targets. The first decoder
-    input is `ids.bos`, as in the paper, which masks everything that the decoder does not write. The
-    authors' code uses the token before the fragment instead. Not implemented: their block size for
-    long documents.
+    The masks show the length of the fragment, so no token closes the targets. The first decoder
+    input is `ids.bos`, as in the paper. The authors' code uses the token before the fragment
+    instead. Not implemented: their block size for long documents.
 
     Args:
       ids: needs `mask`.
@@ -54,8 +52,7 @@ def mass(
       mask_share, random_share: shares of the fragment's tokens that are replaced in the inputs by
         the mask and by random text. The other tokens stay unchanged.
 
-    The position of all tokens of a fragment is the position of its first token, and block positions
-    count from 1.
+    All tokens of a fragment have the position of its first token; block positions count from 1.
 
     >>> mass(ids).lengths(512)
     {'inputs': 513, 'targets': 256, 'positions': 256}

@@ -1,7 +1,7 @@
-"""Mixtures of objectives, which are objectives themselves.
+"""Mixtures of objectives, which are also objectives.
 
-The member of a row is part of the data (`Row.member`). The host chooses it when it cuts the row,
-so that every row has the raw length of its member. This module draws no members at random.
+The host chooses the member of a row (`Row.member`) before it cuts the row to the member's raw
+length. This module draws no members.
 """
 
 import dataclasses
@@ -55,8 +55,7 @@ def mixture(
       ids: token ids, passed to every builder.
       members: name -> (builder, rate). Rates are relative shares of the rows of a batch: numbers,
         functions of the step, such as an optax schedule or `turns`, or `ProgressSchedule`. If a
-        builder returns a mixture, its members become members of this mixture and divide its rate
-        among them.
+        builder returns a mixture, its members join this mixture and share its rate.
 
     Lengths are the maximum over the members. Members that differ only in numbers (UL2's six span
     denoisers) share one kernel. Each distinct loss function is called once.
@@ -69,9 +68,9 @@ def mixture(
     >>> [(m.name, m.rate) for m in nested.facts.members]
     [('inner.span', 6.0), ('inner.prefix', 2.0), ('causal', 2.0)]
 
-    Raises ValueError for a rate that is not above zero, a member that is itself a mixture with
-    noise that adapts to the model, or two members with the same name. It also raises ValueError for
-    members that require incompatible rows, or that have different numbers of pools per document.
+    Raises ValueError for a rate that is not above zero, a member that is a mixture with adaptive
+    noise, two members with the same name, and members with incompatible rows or different numbers
+    of pools per document.
     """
     listed = [_member(name, pair, ids) for name, pair in members.items()]
     forms = (form for member in listed for form in member.objective.facts.prompt_forms)
@@ -118,7 +117,7 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
 
 
 def _call(builder: Any) -> str:
-    """Returns how a builder and its settings are written, such as "prefix_lm(mode='S')"."""
+    """Returns a builder with its settings as text, such as "prefix_lm(mode='S')"."""
     settings: dict[str, Any] = {}
     while isinstance(builder, functools.partial):
         settings = builder.keywords | settings
@@ -176,7 +175,7 @@ def _inner_rate(rate: Rate, inner: Sequence[Member], i: int) -> Rate:
     if any(over_progress):
         raise ValueError(
             f"Some rates of {names} follow the step and others follow training progress, but the "
-            "members divide the rate of an inner mixture: use one kind of schedule, or list the "
+            "members share the rate of an inner mixture: use one kind of schedule, or list the "
             "members in the outer mixture."
         )
     return at
@@ -212,10 +211,10 @@ def phases(
         phases(ids, {"masked": (masked_next_token, 0.7), "causal": (causal_lm, 0.3)})
 
     All rows of a step belong to the objective of its phase, and each phase has its own compiled
-    step. A step therefore reads as much text, and costs as much, as with the objective alone. The
-    optimizer and its schedule continue from phase to phase. Held-out text is scored under every
-    objective. The trained model is used like a model trained with the last objective. A run with
-    `rollback_sigmas` takes a phase whose loss is much higher than the last one for a spike.
+    step. A step therefore has the text and the cost of the objective alone. The optimizer and its
+    schedule continue across phases. Held-out text is scored under every objective, and the trained
+    model is used like a model of the last objective. With `rollback_sigmas`, a phase with a much
+    higher loss looks like a spike.
 
     Args:
       ids: token ids, passed to every builder.
@@ -246,7 +245,7 @@ def phases(
 
 def _window(start: float, end: float, share: float) -> float:
     """Returns a rate of 1 from one progress of training up to another, and of 0 outside."""
-    # The margin keeps rounding errors of a share such as 0.3 from moving the border by a step.
+    # Without the margin, rounding of a share such as 0.3 could move the border by a step.
     return float(start <= share + 1e-9 < end)
 
 
@@ -264,7 +263,7 @@ def largest(lengths: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def joint_lengths(lengths: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Returns the lengths of an objective's streams that suffice for each of several lengths.
+    """Returns lengths of streams that suffice for each of several lengths.
 
     >>> joint_lengths([{"inputs": 5}, {"inputs": 3, "targets": 4}])
     {'inputs': 5, 'targets': 4}
@@ -272,7 +271,8 @@ def joint_lengths(lengths: Iterable[Mapping[str, int]]) -> dict[str, int]:
     lengths = [dict(each) for each in lengths]
     result = largest(lengths)
     for stream in streams_named(result):
-        # A stream that describes another stream has one value for each slot of it, in every member.
+        # A stream that describes another stream has one value for each of its slots, in every
+        # member.
         if (owner := slots_of(stream)) in result:
             result[stream.name] = result[owner]
     if "both" in result:  # members without this bound need the sum
@@ -291,7 +291,7 @@ def _check_pools(objectives: Mapping[str, Objective]) -> None:
 
 
 def _shared_kernels(functions: Sequence[Corrupt]) -> Corrupt:
-    """Returns one kernel that runs the kernel of the row's member; equal functions share a copy."""
+    """Returns a kernel that runs the kernel of the row's member. Equal functions share a copy."""
     kernels = [f if _is_numeric(f) else kernel(f) for f in functions]
     kinds = [
         (jax.tree.structure(k), tuple(jnp.shape(x) for x in jax.tree.leaves(k))) for k in kernels
@@ -304,7 +304,7 @@ def _shared_kernels(functions: Sequence[Corrupt]) -> Corrupt:
         )
         for distinct_kind in distinct
     ]
-    # Location of each member's numbers: the index of the stack, and the index within the stack.
+    # Each member's numbers: the index of the stack, and the index within the stack.
     address = [(distinct.index(kind), kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
     return kernel(_corrupt_member, stacks, jnp.array(address, jnp.int32))
 
@@ -330,11 +330,10 @@ def _corrupt_member(stacks, address, key, row, partner, lengths, max_documents):
 
 
 def _joint_loss(losses: Sequence[Callable]) -> Callable:
-    """Returns the loss of rows of several members; terms with the same name are added.
+    """Returns the loss of rows of several members. Terms with the same name are added.
 
-    Each member's loss takes the whole batch, in which the rows of other members have weight 0, so
-    that contrastive losses take no negatives from them. The terms have no labels: only the members'
-    own losses have baselines.
+    Each member's loss reads the whole batch. Rows of other members have weight 0 and give no
+    negatives to contrastive losses. The terms have no labels, since only members have baselines.
     """
     distinct = list(dict.fromkeys(losses))
     if len(distinct) == 1:

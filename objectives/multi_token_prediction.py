@@ -38,22 +38,22 @@ def multi_token_prediction(
         from the slot of b      c d e         with tokens = 3
 
     Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "ahead_2" … "ahead_n",
-    each the mean over the slots that have such a token in their own document.
+    each a mean over slots with such a token in their document.
 
     Args:
       tokens: n, the number of tokens that every slot predicts.
-      ahead_scale: factor of the mean of all terms except the first: a number, or a function of the
-        step such as an optax schedule. It is DeepSeek-V3's lambda, 0.3 and later 0.1. If None, all
+      ahead_scale: weight of the mean of all terms except the first: a number, or a function of the
+        step such as an optax schedule. It is DeepSeek-V3's lambda, 0.3 and later 0.1. None: all
         terms have the same weight, as in Gloeckle et al. 2024.
-      average: whether the loss is the mean of all n terms, as in textbooks, instead of their sum.
+      average: whether the loss is the mean of all n terms instead of their sum, as in textbooks.
 
     Only one head's logits are in memory at a time, in the gradient too.
 
     >>> list(multi_token_prediction(ids, tokens=3).facts.heads)
     ['vocabulary', 'ahead_2', 'ahead_3']
 
-    The scales of "ahead_2" and "ahead_3" are 1; with ahead_scale=0.3 they are 0.15. With `average`
-    those of all three terms are 1/3.
+    The scales of "ahead_2" and "ahead_3" are 1; with ahead_scale=0.3 they are 0.15. With `average`,
+    all three scales are 1/3.
 
     Raises ValueError for both `ahead_scale` and `average`.
     """
@@ -94,7 +94,7 @@ def multi_token_prediction(
 
 
 def rows_longer_than_predictions(model, groups) -> str | None:
-    """Requires rows in which some slot has all the tokens ahead that the model predicts."""
+    """Requires rows that are longer than the tokens that each slot predicts."""
     longest = max((group.stacks.get("decoder", 0) for group in groups), default=0)
     if model.config is None or not longest or model.config.num_ahead < longest:
         return None
@@ -129,9 +129,9 @@ def ahead_losses(outputs, batch, count: int):
     """Returns summed losses f32[count, B] of the tokens 1 … `count` after the next token.
 
     Some models have a state for each of these tokens, `outputs.hidden["ahead"]` [N, B, T, d], for
-    the vocabulary projection. Others have one state for all, `outputs.hidden["last"]` [B, T, d],
-    for the heads "ahead_2", "ahead_3" and so on. N is at least `count`, since another member of a
-    mixture may predict more tokens.
+    the vocabulary projection. N may exceed `count`, since another member of a mixture may predict
+    more tokens. Other models have one state, `outputs.hidden["last"]` [B, T, d], for the heads
+    "ahead_2", "ahead_3" and so on.
     """
     _, slots, _ = predictions(batch)
 

@@ -30,10 +30,10 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
         predict                    c   d   e
 
     A decoder reads the inputs and the registers in the same stack. Inputs attend causally and never
-    to registers, so the trained model is a plain causal language model that works without
-    registers. A register attends to itself and to the inputs up to the one that it stands after. It
-    has the position of the input that predicts the same token, which shows it the offset. A
-    register without a token to predict is left out.
+    to registers, so the trained model is a plain causal language model without registers. A
+    register attends to itself and to the inputs up to the input before it. Its position is the
+    position of the input that predicts the same token, which shows the offset. Registers without a
+    token to predict are left out.
 
     The offset of a document is drawn uniformly from 1 to `max_offset`. A register with an offset of
     1 predicts the same token as the input before it.
@@ -43,8 +43,8 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
 
     Args:
       ids: needs `mask`, which is the register token. All registers share its embedding.
-      max_offset: largest distance in tokens from the last input that a register attends to, to the
-        token that it predicts. The paper recommends 4.
+      max_offset: largest distance in tokens from a register's last input to the token that it
+        predicts. The paper recommends 4.
       scale: weight of the "registers" term. The paper recommends 0.3.
 
     A register is in the slot of the target that it predicts.

@@ -24,16 +24,15 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
         text                          a b c d
         from the state after b, c     the state after c
 
-    The model predicts the next slot's state, `outputs.hidden["next_latent"]`, from the state of
-    the current slot and the next token. Since the next token is given, a state that summarizes the
-    whole text so far is enough for this prediction.
+    The model predicts the next slot's state, `outputs.hidden["next_latent"]`, from the state of the
+    current slot and the next token. This teaches states to summarize the text so far.
 
     Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "next_latent": the smooth
     L1 distance between the predicted and the actual state, as a mean over its numbers. No gradient
-    reaches the actual state, since states could otherwise become equal to be easy to predict.
+    reaches the actual state, since states could otherwise collapse.
 
     Args:
-      scale: factor of the mean of the second term.
+      scale: weight of the second term.
 
     Not implemented: predictions of states several slots ahead, and the paper's third term, the
     divergence between next-token predictions from predicted and actual states.

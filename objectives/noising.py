@@ -1,9 +1,8 @@
 """Noises: corruptions of documents for denoising objectives.
 
 A noise is a pure map of the documents of a row, with a bound on the length of the result. An
-objective applies one noise to its inputs and another noise, often none, to its targets
-(`from_noise`). Both noises get the same key, so that the targets can be the tokens that the inputs
-hide. Noises compose (`chain`).
+objective applies one noise to its inputs and another, often none, to its targets (`from_noise`).
+Both get the same key, so targets can be the tokens that the inputs hide. Noises compose (`chain`).
 
 Sources: Raffel et al. 2020 (T5), section 3.3, for i.i.d. noise and shuffled tokens; Lewis et al.
 2020 (BART), section 2.2, for the others.
@@ -51,7 +50,7 @@ from .token_ids import TokenIds
 
 
 class Text(NamedTuple):
-    """Documents one after another, in N slots that are enough before and after noise."""
+    """Documents one after another, in enough slots N for the text before and after noise."""
 
     tokens: Array  # i32[N]
     segments: Array  # i32[N] segment ids; 0 for the padding at the end
@@ -68,13 +67,12 @@ def text_of_row(row: Row, size: int) -> Text:
 class Noise(NamedTuple):
     """A pure map of a row's documents, and bounds on the length of the result."""
 
-    # n -> maximum length of the result for a document of n tokens; a Python int, non-decreasing
+    # n -> maximum length of the result for n tokens: a Python int, non-decreasing
     longest: Callable[[int], int]
     # (key, text, maximum number of documents) -> text with the same N. Documents are independent,
-    # and may become empty. Draws are one-dimensional, so that they do not depend on padding.
+    # and may become empty. One-dimensional draws do not depend on padding.
     apply: Callable
-    # n -> maximum number of sentinels in the result for a document of n tokens; None for no
-    # sentinels
+    # n -> maximum number of sentinels in the result for n tokens; None for no sentinels
     sentinels: Callable[[int], int] | None = None
 
 
@@ -90,10 +88,10 @@ def _identity(key, text: Text, count: int) -> Text:
 def chain(*noises: Noise) -> Noise:
     """Returns the noise that applies these noises one after another, each with its own key.
 
-    Each noise uses sentinels from the first sentinel on.
+    Each noise uses sentinels from the first on.
 
-    Raises ValueError if a noise lengthens a document before another noise shortens it, since a row
-    only has room for the input and the result.
+    Raises ValueError if a noise lengthens a document before another shortens it, since a row has
+    room only for the input and the result.
     """
 
     def lengths(n: int) -> list[int]:
@@ -119,7 +117,7 @@ def chain(*noises: Noise) -> Noise:
     )
 
 
-# Document lengths below this are checked, since a bound that grows too much does so early.
+# Lengths below this are checked, since a bound that grows too much does so early.
 _TRIED = 65
 
 
@@ -255,8 +253,8 @@ def iid_targets(
 ) -> Noise:
     """Returns the tokens that `iid_hidden` hides with the same key, each piece after its sentinel.
 
-    If pieces are runs, another sentinel closes a document that ends with text, as in T5's targets,
-    unless `closing_sentinel` is False.
+    If pieces are runs and `closing_sentinel` is True, another sentinel closes a document that ends
+    with text, as in T5's targets.
     """
     kind, density, hide, stand_ins = _iid_settings(ids, noise_density, replace)
     marked = kind.stand_in == "sentinel"
@@ -409,9 +407,9 @@ def poisson_spans(
     """Returns the noise that replaces spans of Poisson lengths by one mask token each.
 
     An empty span inserts a mask. Lengths are drawn until round(density * n) tokens are covered; the
-    last span is truncated to this number. Spans are put in random gaps: there is a gap before each
-    remaining token and one at the end, and each gap has at most one span. `infilling_counts` bounds
-    the number of spans. If the bound is reached, the last span covers all remaining tokens.
+    last span is truncated to this number. Each span is put in a different random gap, before a
+    remaining token or at the end. If the bound `infilling_counts` on the number of spans is
+    reached, the last span covers all remaining tokens.
 
     Raises ValueError if there are too few tokens to separate the spans.
     """
@@ -477,7 +475,7 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
     end_D = document.start + document.length
     new_end_D = end_D - hidden_before_D - hidden_D + jnp.pad(masks, (1, 0))[end_D]
     number = jnp.sum(slot[None] >= new_end_D[:, None], axis=0, dtype=jnp.int32)
-    # A mask replaces the tokens that it covers, so later tokens move by this number minus 1.
+    # A mask replaces the tokens that it covers, so later tokens move by their number minus 1.
     tokens = text.tokens[slot + running_sum(jnp.where(is_mask, taken - 2, 0))]
     tokens = jnp.where(is_mask, mask, tokens)
     live = number < count
@@ -511,6 +509,6 @@ def kept_tokens(tokens_M, segments_M, keep_M, size: int) -> Text:
 
 
 def _order(bits_N, text: Text, count: int):
-    """Returns i32[N]: the slots of each document in the order of their bits, then all others."""
+    """Returns i32[N]: the slots of each document in the order of their bits, then the others."""
     counts = (text.segments > 0) & (text.segments <= count)
     return random_order(bits_N, jnp.where(counts, text.segments - 1, count), count + 1)

@@ -33,8 +33,8 @@ def number_token_loss(
         at 9          predicting 8 costs less than predicting 1
 
     Terms of the loss: "tokens", the objective's own loss, and "numbers": the distance between the
-    predicted digit and the true digit, for targets that are digits. The softmax for "numbers" only
-    covers the logits of digits.
+    predicted digit and the true digit, for targets that are digits, under a softmax over the logits
+    of digits.
 
     Args:
       ids: needs the ids of digits. A token with several digits, such as 45, is not a digit.
@@ -42,12 +42,11 @@ def number_token_loss(
         `causal_lm`, `prefix_lm` or `span_corruption`.
       distance: "wasserstein" for the expected distance (NTL-WAS), or "squared" for the squared
         distance of the expected digit (NTL-MSE).
-      scale: lambda, factor of the mean of the second term; the package recommends 0.3.
+      scale: lambda, weight of the second term; the package recommends 0.3.
 
-    A digit with a space before it counts like a digit without a space. As in the paper, the
-    probability of other tokens does not affect "numbers". In the package, the default `reweigh`
-    makes other tokens cost as much as the farthest digit. Not implemented: values of numbers with
-    several digits.
+    Digits with and without a space before them are equal. As in the paper, the probability of other
+    tokens does not affect "numbers"; with the package's default `reweigh`, other tokens cost as
+    much as the farthest digit. Not implemented: values of numbers with several digits.
 
     >>> number_token_loss(ids).lengths(512)
     {'targets': 512}

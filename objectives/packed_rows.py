@@ -1,8 +1,7 @@
 """Packed rows for objectives that are written for one document.
 
-A row may have several documents, and none of them may leak into another. The objectives of this
-package corrupt all documents of a row at once. `each_document` does the same for any function of
-one document, but more slowly.
+No document of a row may leak into another. The built-in objectives corrupt all documents of a row
+at once. `each_document` does the same for any function of one document, but more slowly.
 """
 
 from collections.abc import Callable
@@ -23,8 +22,8 @@ def each_document(corrupt: Callable) -> Corrupt:
 
     Args:
       corrupt: (key, row, partner, lengths) -> features, like `Corrupt`, but for rows of one
-        document. For each document, it gets a separate key, a row with the document at the start as
-        segment 1, and the partner row's document of the same number, which may be empty.
+        document. It gets a key, a row with one document as segment 1, and the partner row's
+        document of the same number, which may be empty.
 
     A row takes as much compute as `max_documents` rows of one document.
 
@@ -53,7 +52,7 @@ def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
         one_key = jax.random.fold_in(key, number)
         features = corrupt(one_key, one_row, one_partner, document_lengths)
         check_features(features, document_lengths)
-        # An absent document has no features, even if the function returns some for an empty text.
+        # Absent documents have no features, even if the function returns some for an empty text.
         return {c: jnp.where(row_ranges.length[number] > 0, x, 0) for c, x in features.items()}
 
     if max_documents == 1:

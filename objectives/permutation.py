@@ -44,13 +44,13 @@ def permutation_lm(
 
     Tokens that are not predicted attend to each other in both directions. A predicted token attends
     to these tokens, to itself and to earlier predicted tokens. The inputs are the paper's content
-    stream, and the copies its query stream, which knows positions but not tokens. A copy attends to
-    the inputs before it in the order. One pass computes both streams. Unlike the paper's queries, a
-    copy also attends to itself, like a mask.
+    stream, and the copies its query stream, which has positions but not tokens. A copy attends to
+    the inputs before it in the order and, unlike the paper's queries, to itself. One pass computes
+    both streams.
 
     Args:
       ids: needs `mask`; only text tokens are predicted.
-      rate: share of tokens to predict: the paper's 1 / K, with K = 6 or 7.
+      rate: share of predicted tokens: the paper's 1 / K, with K = 6 or 7.
       span_lengths: probabilities of spans of 1, 2, … predicted tokens. The published code draws
         lengths from 1 to 5 in proportion to 1 / n. If None, single tokens are predicted.
 
@@ -80,7 +80,7 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
     hidden = None if row.hidden is None else pad_or_truncate(row.hidden, tokens.size)
     chosen, _ = choose(choice_key, tokens, segments, max_documents, selection, hidden)
 
-    # Each document has first its other tokens in the original order, and then the chosen tokens.
+    # The other tokens of a document come first, in the original order, and then the chosen tokens.
     bits = jax.random.bits(order_key, tokens.shape, jnp.uint32)
     padding = 2 * max_documents
     group = jnp.where(segments > 0, 2 * (segments - 1) + chosen, padding)
@@ -144,18 +144,17 @@ def any_subset_lm(ids: TokenIds, group_size: Count = 8, shuffled: bool = True) -
         noised      _ _ _ _ _ _     (a copy of each input; only these predict)
         labels      d b f a c e
 
-    An input attends to its own group and to earlier groups. A copy knows the position of its token,
+    An input attends to its own group and to earlier groups. A copy has the position of its token,
     and attends to the inputs of earlier groups. As in `permutation_lm`, one pass computes both
-    streams. The mean loss is a bound on the negative log-likelihood per token. With groups of one
-    token, every token is predicted from all tokens before it in the order.
+    streams. The mean loss is a bound on the negative log-likelihood per token.
 
     The paper turns a causal model into an any-order model in stages: groups of 1, 2 and 4 tokens
     from left to right, and then shuffled groups of 4 and of 8 tokens (`phases`, or `annealed` for
     the sizes). The defaults are the last stage.
 
-    Unlike the paper's queries, a copy also attends to the copies of its group. It therefore knows
-    which positions are predicted with it. To fill in masks, the trained model reads the given
-    tokens as a single group, and the masks are copies of the next group.
+    Unlike the paper's queries, a copy also attends to the copies of its group, which show the
+    positions that are predicted together. To fill in masks, the trained model reads the given
+    tokens as one group, and the masks as copies of the next group.
 
     Args:
       ids: needs `mask`.
@@ -218,17 +217,16 @@ def shuffled_lm(ids: TokenIds) -> Objective:
         positions         0 2 0 3      of the inputs
         block positions   3 1 4 2      of the targets, from 1
 
-    Each slot knows two positions: the position of its input, and the position of the token that it
-    predicts. A decoder reads the first as its learned or rotary position. Sinusoids of the second
-    are added to the embedding, as for positions within a blank (`blank_infilling`). All slots
-    attend causally in a single stream, so training costs as much as `causal_lm`. The mean loss is a
-    bound on the negative log-likelihood per token.
+    Each slot has two positions: the position of its input, as a learned or rotary position, and the
+    position of the token that it predicts, as sinusoids added to the embedding (like positions
+    within a blank, `blank_infilling`). All slots attend causally in a single stream, so training
+    costs as much as `causal_lm`. The mean loss is a bound on the negative log-likelihood per token.
 
     To fill in masks, the trained model reads the given tokens from left to right, and then predicts
-    each mask as the next token. The authors' code has learned embeddings of both positions, of half
-    the width each, and does not predict the first token of an order. Not implemented: their
-    curriculum, in which a falling share of batches is read from left to right, and their rejection
-    sampling of several tokens at once.
+    each mask as the next token. The authors' code has learned embeddings of half the width for each
+    position, and does not predict the first token of an order. Not implemented: their curriculum,
+    in which a falling share of batches is read from left to right, and their rejection sampling of
+    several tokens at once.
 
     >>> shuffled_lm(ids).lengths(512)
     {'targets': 512, 'positions': 512}

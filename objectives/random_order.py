@@ -1,24 +1,19 @@
-"""Random order, by sorting.
-
-On a CPU, XLA sorts one array of numbers about six times as fast as several arrays together. A
-slot's group, its random bits and its number are therefore combined into one number.
-"""
+"""Random order, by sorting."""
 
 import jax.numpy as jnp
 from jax import lax
 
 from .contract import Array
 
-_RANDOM = 16  # number of random bits; it does not depend on padding, so neither does the order
+_RANDOM = 16  # number of random bits, which does not depend on padding
 
 
 def random_order(bits_N: Array, group_N: Array, groups: int):
-    """Returns the slots of group 0 in random order, then those of group 1, and so on.
+    """Returns the slots of group 0 in random order, then the slots of group 1, and so on.
 
-    Slots are ordered by their upper 16 bits, and slots with equal bits by their number. Successive
-    slots with the same bits therefore stay together. In a group of n slots with independent bits, a
-    share of about n / 2**17 follows a slot with equal bits: 0.4% of 512 slots and 6% of 8,192
-    slots. Groups of more than 65,536 slots are ordered by all 32 bits.
+    Group, upper 16 bits and slot number form one sort key, since XLA on CPU sorts one array six
+    times as fast as several. Slots with equal bits keep their order: a share of about n / 2**17 of
+    n slots, or 6% of 8,192. Groups of more than 65,536 slots are ordered by all 32 bits.
 
     >>> bits = jnp.array([3, 1, 2, 1, 0], jnp.uint32) << 16
     >>> random_order(bits, jnp.array([0, 0, 0, 1, 1]), 2)

@@ -1,8 +1,7 @@
 """Random selection of a document's tokens: single tokens, whole words, or spans of them.
 
-Tokens are grouped into units (a token, a word, or a span of tokens or words). Units are taken in
-random order as long as they fit in the document's quota. The number of chosen tokens is therefore
-known in advance, and nothing loops over tokens.
+Units (tokens, words, or spans of them) are taken in random order as long as they fit in the
+document's quota. The number of chosen tokens is therefore known in advance.
 
 Sources: Devlin et al. 2019 (BERT) and its published code for the quota, and for skipping words that
 exceed it; Joshi et al. 2020 (SpanBERT), whose published code cuts the last span, and Lan et al.
@@ -34,8 +33,8 @@ from .random_order import random_order
 from .splicing import by_document, document_ranges, is_of_each
 from .token_ids import TokenIds
 
-# Maximum number of units taken after the first unit that did not fit. More units could only fit
-# after a unit of 18 tokens or more. An unbounded loop would make devices wait for each other.
+# Maximum number of units taken after the first unit that did not fit. More could fit only after a
+# unit of 18 tokens or more. In an unbounded loop, devices would wait for each other.
 MAX_UNITS_AFTER_SKIP = 16
 
 
@@ -66,13 +65,13 @@ def _normalized(weights) -> tuple[float, ...]:
 
 
 class Selection(NamedTuple):
-    """The settings of a selection, as arrays that a kernel can trace; None if not used."""
+    """The settings of a selection, as arrays that a kernel can trace."""
 
     text: Any  # i32[2] [first, last): the ids that may be chosen
     rate: Any  # i32[2] share of a document's tokens: numerator and denominator
     max_chosen: Any  # i32[] maximum number of chosen tokens in a document
-    # i32[] 24-bit probability of every unit, or i32[L] of the unit that starts in each slot; None
-    # to choose an exact number of tokens
+    # i32[] 24-bit probability of every unit, or i32[L] of the unit that starts in each slot. None:
+    # an exact number of tokens
     probability: Any
     word_starts: Any  # bool[V] ids that begin a word; None if units ignore words
     # i32[2, N] cumulative distributions of the lengths of spans and of first spans (`_span_starts`)
@@ -87,7 +86,7 @@ def selection_of(
     span_lengths: Sequence[float] | None = None,
     max_predictions: int | None = None,
 ) -> Selection:
-    """Returns the settings of a selection; `masked_lm` describes them."""
+    """Returns the settings of a selection, as described in `masked_lm`."""
     exact_rate = ratio(rate, "rate")
     return Selection(
         text=np.array(ids.text, np.int32),
@@ -120,10 +119,9 @@ def _span_cdfs(span_lengths: Sequence[float]):
 def with_chances(
     chances: Array, tokens: Array, segments: Array, count: int, selection: Selection
 ) -> Selection:
-    """Returns the selection with probabilities in proportion to the tokens' chances.
+    """Makes the probabilities of a selection proportional to the tokens' chances.
 
-    Their mean over the text of a document is the selection's probability, except that probabilities
-    are limited to 1.
+    Their mean over a document is the selection's probability, except that they are limited to 1.
 
     Args:
       chances: i32[L] (`Row.chances`).
@@ -190,12 +188,11 @@ _MAX_SPAN_LENGTH = 256  # in tokens; sums of random lengths then stay exact in t
 
 
 def quota(n, selection: Selection, xp=jnp):
-    """Returns how many of a document's n eligible tokens are chosen, or a bound on this number.
+    """Returns the number of a document's n eligible tokens to choose, or a bound on it.
 
     An exact selection chooses max(1, round(rate n)) tokens, but at most `max_chosen`. With a
     probability for each unit, the bound is the mean plus six standard deviations of a Poisson
-    distribution, which is wider than the actual distribution. Units beyond the bound are not
-    chosen.
+    distribution, and units beyond it are not chosen.
 
     >>> int(quota(512, selection_of(ids, rate=0.15), np))
     77
@@ -229,10 +226,9 @@ def choose(
 
     Returns:
       chosen bool[L]: whether each token is chosen; only text tokens are. Each document has `quota`
-        chosen tokens, and its last span is cut to this number. Whole words may add up to fewer
-        tokens, if the remaining words do not fit. If no word fits, the beginning of a word is
-        chosen.
-      unit i32[L]: the slot where each token's unit starts.
+      chosen tokens, to which its last span is cut. Whole words may add up to fewer tokens. If no
+      word fits, the beginning of a word is chosen. unit i32[L]: the slot where each token's unit
+      starts.
     """
     eligible = _eligible(tokens, segments, selection)
     if hidden is not None:
@@ -287,7 +283,7 @@ def _span_starts(key, start, segments, count, cdfs):
     draw = uniform24(key, L)
     opens = jnp.arange(L, dtype=jnp.int32) == document_start
     length = jnp.where(opens, _drawn_length(draw, cdfs[1]), _drawn_length(draw, cdfs[0]))
-    # Units are counted over the row; each document drops spans that start after its last unit.
+    # Units are counted over the row. Each document drops spans that start after its last unit.
     next_span = (end_D - units_D)[document_L] + _sum_so_far(length, document_start)
     inside = next_span < end_D[document_L]
     starts_span = jnp.zeros(L, bool).at[jnp.where(inside, next_span, L)].set(True, mode="drop")
@@ -314,8 +310,7 @@ def random_tokens(bits: Array, candidate: Array, segments: Array, quota_D: Array
     end_D = jnp.cumsum(candidates_D)
     last_D = end_D - candidates_D + jnp.minimum(quota_D, candidates_D) - 1
     last = by_document(jnp.sort(rank)[last_D], segments)
-    # Several tokens may have the same bits. The first of the tokens tied at the last rank are taken
-    # until the quota is full.
+    # Of tokens with equal bits at the last rank, the first are taken until the quota is full.
     ahead = candidate & (rank < last)
     tied = candidate & (rank == last)
     remaining_D = quota_D - _sum_of_each(ahead, segments, quota_D.size)
@@ -361,7 +356,7 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool
 
 
 def _more_that_fit(taken: Array, sizes: Array, drawn: Array, quota_D):
-    """Returns bool[L]: `taken`, and later units that fit after others did not.
+    """Returns bool[L]: `taken`, and later units that still fit.
 
     Args:
       taken: bool[L], units before the first unit that does not fit.

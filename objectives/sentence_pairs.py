@@ -1,8 +1,8 @@
-"""Sentence pairs: does text B follow text A? Also `then`, which applies two objectives in turn.
+"""Sentence pairs: does text B follow text A? `then` applies two objectives in turn.
 
     [CLS] a b c [SEP] d e [SEP]      types 0 0 0 0 0 1 1 1
 
-Labels are the same as in Hugging Face's heads: 0 if B follows A, and 1 if it does not.
+Labels are those of Hugging Face's heads: 0 if B follows A, and 1 otherwise.
 
 Sources: Devlin et al. 2019 (BERT) for next sentence prediction, Lan et al. 2020 (ALBERT) for
 sentence order prediction.
@@ -48,16 +48,16 @@ def next_sentence_prediction(
     """BERT's next sentence prediction: B continues A, or is other text, with equal probability.
 
     B has the same length in both cases, so that its length reveals nothing. Other text therefore
-    starts at a position that is followed by enough tokens, if there is one. A pair does not count
-    if there is no text for B, or if the other text equals the text that follows A.
+    starts at a position with enough tokens after it, if possible. A pair does not count if there is
+    no text for B, or if the other text equals the text that follows A.
 
     Args:
       ids: needs `cls` and `sep`, and `sentence_ends` unless cuts may be anywhere.
-      negatives: the source of other text. "other" is the document of the partner row, as in BERT;
-        the topic alone then reveals much (Liu et al. 2019, RoBERTa). "same" is a later passage of
-        the same document.
-      at_sentence_ends: whether to cut only after a token that ends a sentence. Documents with too
-        few sentence ends are cut anywhere.
+      negatives: the source of other text: "other" is the document of the partner row, as in BERT,
+        whose topic reveals much (Liu et al. 2019, RoBERTa). "same" is a later passage of the same
+        document.
+      at_sentence_ends: whether to cut only after sentence ends. Documents with too few of them are
+        cut anywhere.
 
     The pool of a document is its [CLS].
 
@@ -73,21 +73,21 @@ def next_sentence_prediction(
 
 
 def next_sentence_form(ids: TokenIds) -> PromptForm:
-    """Returns the prompt form that asks whether the second of two texts follows the first."""
+    """Returns the prompt form for whether the second of two texts follows the first."""
     return _form(ids, "follows", "does not follow")
 
 
 def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> Objective:
     """ALBERT's sentence order prediction: the two parts of a document are swapped in half of cases.
 
-    Both parts are whole sentences: the text before the first sentence end and after the last
-    sentence end is left out, since an incomplete sentence would reveal which part it belongs to.
-    Documents with fewer than two whole sentences are cut anywhere, with nothing left out. A pair of
-    equal parts does not count, nor does a document of one token.
+    Both parts are whole sentences: text before the first and after the last sentence end is left
+    out, since an incomplete sentence would reveal its part. Documents with fewer than two whole
+    sentences are cut anywhere, without leaving anything out. Pairs of equal parts and documents of
+    one token do not count.
 
     Args:
       ids: needs `cls` and `sep`, and `sentence_ends` unless cuts may be anywhere.
-      at_sentence_ends: whether to cut only after a token that ends a sentence.
+      at_sentence_ends: whether to cut only after sentence ends.
 
     The pool of a document is its [CLS].
 
@@ -107,14 +107,15 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     Args:
       ids: needs the ids of both objectives.
       first: builder of the objective that arranges the inputs.
-      second: builder of an objective that does not rearrange tokens; masked_lm needs framed=False.
+      second: builder of an objective that keeps tokens in place; masked_lm needs framed=False.
 
     >>> unframed = functools.partial(masked_lm, framed=False)
     >>> then(ids, next_sentence_prediction, unframed).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1, 'labels': 19}
 
-    Raises ValueError if the second objective moves its inputs, either objective is a mixture or has
-    adaptive noise, both write the same features, or the first makes several segments of a document.
+    Raises ValueError if the second objective moves its inputs, if an objective is a mixture or has
+    adaptive noise, if both write the same features, or if the first makes several segments of a
+    document.
     """
     first_objective = build(first, ids)
     second_objective = build(second, ids)
@@ -124,8 +125,8 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         )
     if first_objective.adaptation or second_objective.adaptation:
         raise ValueError(
-            "An objective whose noise adapts to the model cannot be part of `then`: use one with "
-            "fixed noise, such as masked_lm."
+            "An objective with adaptive noise cannot be part of `then`: use one with fixed noise, "
+            "such as masked_lm."
         )
     needs = second_objective.lengths(100)
     if needs.get("inputs") != 100 or "targets" in needs:
@@ -175,7 +176,7 @@ class SummedLosses(NamedTuple):
 
 
 def _framed_forms(first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]):
-    """Returns the second objective's forms with the first one's special tokens, then the first's.
+    """Returns the second objective's forms with the first's special tokens, then the first's forms.
 
     Embedding forms lose their pooling, since the two losses read hidden states of different slots.
     """
@@ -233,7 +234,7 @@ def _pair_objective(
 
 
 def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, cls, sep):
-    """Makes every document of a row `[CLS] A [SEP] B [SEP]`; `draw` chooses A and B."""
+    """Makes every document of a row `[CLS] A [SEP] B [SEP]`. `draw` chooses A and B."""
     document = document_ranges(row.segments, max_documents)
     bits = document_bits(key, max_documents, (4,))
     # The partner's text follows the row's text in the source.
@@ -281,7 +282,7 @@ def _draw_order(bits_Dx4, source, ends, document: DocumentRanges, theirs: Docume
 
 def _draw_next_from_same(bits_Dx4, source, ends, document: DocumentRanges, theirs: DocumentRanges):
     cut, later = _cuts(bits_Dx4[:, :2], ends, document)
-    # Half of the rest, since otherwise only the wrong text would reach the end of the document.
+    # Half of the rest, since only the wrong text would otherwise reach the end of the document.
     length = (document.length - later + 1) // 2
     return _next_or_not(
         bits_Dx4[:, 2], source, document, cut, document.start + later, length * (later > cut)
@@ -297,7 +298,7 @@ def _draw_next_from_other(bits_Dx4, source, ends, document: DocumentRanges, thei
 
 
 def _next_or_not(bits_D, source, document: DocumentRanges, cut, other, length):
-    """Returns a choice of `length` tokens for B: those after the cut, or those at `other`."""
+    """Returns A and B, whose `length` tokens are after the cut or at `other`."""
     follows = document.start + cut
     wrong = _coin(bits_D)
     a = piece(document.start, cut)
@@ -320,7 +321,7 @@ def _coin(bits):
 
 
 def _whole_sentences(ends, document: DocumentRanges) -> DocumentRanges:
-    """Returns each document from its first to its last sentence end; all of it if too few ends."""
+    """Returns each document from its first to its last sentence end, or whole with few ends."""
     slot = jnp.arange(ends.size)[None]
     start = document.start[:, None]
     end = (document.start + document.length)[:, None]
@@ -337,9 +338,9 @@ def _whole_sentences(ends, document: DocumentRanges) -> DocumentRanges:
 def _cuts(bits_DxC, ends, document: DocumentRanges):
     """Returns C ascending positions at which to cut each document, i32[D] each.
 
-    The positions are different and after sentence ends, with every choice equally likely. If there
-    are fewer than C sentence ends, all positions are possible. A document of fewer than C + 1
-    tokens has its cuts at its end.
+    The positions are different and after sentence ends, with every choice equally likely. With
+    fewer than C sentence ends, all positions are possible. A document of fewer than C + 1 tokens
+    has its cuts at its end.
     """
     C = bits_DxC.shape[1]
     counts = _places_up_to(ends, document, at_least=C)
@@ -351,8 +352,8 @@ def _cuts(bits_DxC, ends, document: DocumentRanges):
 def _start_of(bits_D, ends, document: DocumentRanges, length):
     """Returns a position i32[D] in each document that is followed by `length` tokens.
 
-    All positions of possible cuts are equally likely. If too few tokens follow all of them, it is
-    the first position. In a document of one token, it is the end.
+    All possible cuts are equally likely. If too few tokens follow each of them, it is the first
+    position, or the end in a document of one token.
     """
     counts = _places_up_to(ends, document, at_least=1)
     last = document.length - jnp.maximum(length, 1)
@@ -362,11 +363,7 @@ def _start_of(bits_D, ends, document: DocumentRanges, length):
 
 
 def _places_up_to(ends, document: DocumentRanges, at_least: int):
-    """Returns i32[N]: how many places for a cut are at or before each slot.
-
-    The places are the slots after sentence ends within a document. In a document with fewer than
-    `at_least` of them, they are all slots but its first.
-    """
+    """Returns i32[N]: the number of possible cuts at or before each slot."""
     slot = jnp.arange(ends.size)[None]
     start = document.start[:, None]
     inside = (slot > start) & (slot < start + document.length[:, None])
@@ -376,13 +373,13 @@ def _places_up_to(ends, document: DocumentRanges, at_least: int):
 
 
 def _places_within(counts_N, document: DocumentRanges, last_D):
-    """Returns i32[D] each: the places before a document, and those in it up to position `last`."""
+    """Returns i32[D] each: the cuts before a document, and the cuts in it up to position `last`."""
     before = counts_N[document.start]
     return before, counts_N[document.start + jnp.maximum(last_D, 0)] - before
 
 
 def _slot_of(counts_N, number_D):
-    """Returns i32[D]: the slots of the places with these numbers, which count from 0."""
+    """Returns i32[D]: the slots of the cuts with these numbers, which count from 0."""
     return jnp.sum(counts_N[None] <= number_D[:, None], axis=1, dtype=jnp.int32)
 
 

@@ -1,9 +1,8 @@
 """Splicing: features built from pieces of the row and special tokens.
 
 Every rearrangement of text (a span cut out, a prefix split off, a middle moved to the end) is a
-list of pieces. Each slot of the output is assigned to its piece by comparisons with the starts of
-pieces, or by one short scatter and a running sum. Gathers do the rest. Nothing here loops over
-tokens.
+list of pieces. Comparisons with the starts of pieces, or a short scatter and a running sum, find
+the piece of each output slot. Gathers do the rest.
 """
 
 import functools
@@ -42,8 +41,8 @@ def is_of_each(segments_L, count: int):
 def by_document(values_D, segments):
     """Returns i32[N]: the value of each slot's document; 0 for padding.
 
-    This compares segments instead of gathering. With a gather, XLA on a CPU computes the document's
-    values again for each token, which would take a third of the time of i.i.d. noise.
+    Comparisons replace a gather, for which XLA on CPU would compute the document's values again for
+    each token.
     """
     return _column_sums(jnp.where(is_of_each(segments, values_D.size), values_D[:, None], 0))
 
@@ -102,7 +101,7 @@ def marked_runs(marked_L, segments_L, document: DocumentRanges, count: int, star
 
 
 def max_runs(n):
-    """Returns the largest number of runs, none of which are adjacent, in a document of n tokens."""
+    """Returns the largest number of separate runs in a document of n tokens."""
     return (n + 1) // 2
 
 
@@ -188,8 +187,8 @@ def splice(source: Array, pieces: Pieces, size: int):
     end = jnp.cumsum(length)
     slot = jnp.append(end - length, end[-1])  # one more piece for padding
     # Each slot belongs to the last piece that begins at or before it. Absent pieces begin at the
-    # same slot as the next piece.
-    if slot.size <= _FEW_PIECES:  # takes a third of the time on a CPU, without a scatter
+    # slot of the next piece.
+    if slot.size <= _FEW_PIECES:  # takes a third of the time on CPU, without a scatter
         begun_PN = jnp.arange(size, dtype=jnp.int32)[None] >= slot[:, None]
 
         def by_owner(x_P):
@@ -212,9 +211,8 @@ _FEW_PIECES = 32  # with more pieces, XLA computes their starts again for each s
 def framed(text: tuple[Array, Array], present_D: Array, frame: Any, size: int):
     """Writes each document of a row between the special tokens of a frame.
 
-    The result equals a `splice` of three pieces for each document. Since documents keep their
-    order, comparisons with their ends are enough to find the source of each slot. This is faster:
-    with 16 documents in a row, BART takes 0.8 times as long on a CPU.
+    The result equals a `splice` of three pieces for each document. Comparisons with document ends
+    are faster: with 16 documents in a row, BART takes 0.8 times as long on CPU.
 
     Args:
       text: (tokens, segments) i32[N] each.
@@ -287,8 +285,8 @@ def compacted(columns, keep_M, size: int):
 def _column_sums(x_PN):
     """Returns i32[N]: the sums over the first axis of integers or bools.
 
-    The sum is computed in blocks of 32 numbers. XLA on a CPU splits longer sums into two passes,
-    which takes 20 times as long.
+    The sum is computed in blocks of 32 numbers, since XLA on CPU splits longer sums into two
+    passes, which take 20 times as long.
     """
     blocks = (x_PN[i : i + _BLOCK] for i in range(0, x_PN.shape[0], _BLOCK))
     return functools.reduce(jnp.add, (jnp.sum(x, axis=0, dtype=jnp.int32) for x in blocks))

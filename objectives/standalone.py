@@ -20,10 +20,10 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
       ids: special token ids of the vocabulary.
       length: L, the number of tokens in a row.
 
-    Each row is one document of text ids and `ids.eos`, with `ids.pad` at its end for padding. For a
-    mixture, the member of each row is drawn at random with the rates. Features are JAX arrays
-    i32[B, slots] with the columns of `objectives.streams`, and "member" i32[B]. As in `batched`,
-    rows 2k and 2k + 1 are partners. Inside `jit` or `vmap`, rows are not checked.
+    Each row is one document of text ids and `ids.eos`, padded with `ids.pad`. The members of a
+    mixture are drawn at random with its rates. Features are JAX arrays i32[B, slots] with the
+    columns of `objectives.streams`, and "member" i32[B]. As in `batched`, rows 2k and 2k + 1 are
+    partners. Inside `jit` or `vmap`, rows are not checked.
 
     >>> corrupt = corruptor(span_corruption, ids, length=100)
     >>> corrupt(jax.random.key(0), jnp.full((8, 100), 5))["targets"].shape
@@ -43,7 +43,7 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
     rates = [member.rate for member in members_of(objective)]
     if any(map(is_scheduled, rates)):
         raise ValueError(
-            "The rates of the mixture change during training, expected numbers: set constant rates."
+            "The rates of the mixture change during training, expected constant numbers."
         )
     corrupt = batched(objective, objective.lengths(length))
 
@@ -66,7 +66,7 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
 
 
 def _live(tokens_BxL, pad: int, xp):
-    """Returns bool[B, L]: whether a slot is not after the last token that is not padding."""
+    """Returns bool[B, L]: whether a slot is within the row's document."""
     return xp.cumsum((tokens_BxL != pad)[:, ::-1], axis=1)[:, ::-1] > 0
 
 

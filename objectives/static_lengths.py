@@ -1,8 +1,8 @@
 """Plans static lengths once, when a run is configured, and rejects objectives that do not fit.
 
 Documents are cut to the raw length: the longest length that fits in the model's stacks after
-corruption, including end-of-sequence, mode tokens and sentinels. A bisection inverts the `lengths`
-of every objective, so nobody has to write an inverse, and nothing is truncated later.
+corruption, including end-of-sequence, mode tokens and sentinels. Bisection of an objective's
+`lengths` finds it, so nothing is truncated later.
 """
 
 import bisect
@@ -31,7 +31,7 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
     >>> raw_length(span_corruption(ids), layouts.encoder_decoder, encoder=512, decoder=100)
     496
 
-    A stack that is not named may have any length. For a mixture, call this for each member.
+    Stacks without a given length may have any length. For a mixture, call this for each member.
 
     Raises ValueError if two tokens do not fit, if any number of tokens fits, or for an unknown
     stack.
@@ -119,17 +119,15 @@ def row_groups(
 ) -> tuple[RowGroup, ...]:
     """Assigns every member of a mixture to the smallest suitable shape.
 
-    This is the first shape whose raw length for the member is at least nine tenths of the raw
-    length for the largest shape. Shapes without members are left out. For UL2 with a length of 512,
-    three shapes with decoders of 128, 256 and 512 slots waste a tenth of the slots, and one shape
-    wastes a third.
+    A shape is suitable if its raw length for the member is at least nine tenths of the largest
+    shape's. Shapes without members are left out. For UL2 with a length of 512, three shapes with
+    decoders of 128, 256 and 512 slots waste a tenth of the slots; one shape wastes a third.
 
     Args:
       objective: the objective or mixture.
       layout: layout of the model.
       shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
-      max_documents: maximum number of documents in a row. Together they take no more slots than one
-        document of the raw length, except in streams with separate slots for each document.
+      max_documents: maximum number of documents in a row.
 
     Raises ValueError if a member does not fit in the largest shape, or needs more sentinels than
     the vocabulary has.
@@ -155,7 +153,7 @@ def row_groups(
         for shape, placement in zip(shapes, placed)
         if placement
     ]
-    # The program of every group has the kernels of all members, so every group has all streams.
+    # Every group's program has the kernels of all members, so every group has all streams.
     empty = {stream: 0 for group in groups for stream in group.features}
     return tuple(
         group._replace(features=joint_lengths([empty, group.features])) for group in groups
@@ -163,7 +161,7 @@ def row_groups(
 
 
 def group_of_member(objective: Objective, layout: Layout, group: RowGroup, number: int) -> RowGroup:
-    """Returns the row group of one member alone, with the streams of this member only.
+    """Returns the row group of one member, with only this member's streams.
 
     Args:
       objective: the mixture.
@@ -182,7 +180,7 @@ def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup
     stacks = largest([layout.lengths(each) for each in lengths]) | shape
     slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
     features = joint_lengths(lengths)
-    # Noised copies of inputs in a separate stack also fill slots.
+    # Noised copies in a separate stack also fill slots.
     separate = ("noised",) if {"encoder", "decoder"} <= stacks.keys() else ()
     filled = [joint_slots(each) + sum(each.get(s, 0) for s in separate) for each in lengths]
     if max_documents > 1:

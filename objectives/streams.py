@@ -1,10 +1,10 @@
-"""Streams: the named parts of features, and how each layout arranges them.
+"""Streams: named parts of features, and how each layout arranges them.
 
     register_stream(Stream("types", ("inputs_types",), in_use="inputs_segments", arranged={…}))
 
-`objectives.layouts` registers the streams that many objectives produce. A stream of a single
-objective is registered next to that objective, and yours in your own file. An objective's `lengths`
-returns the number of slots of each of its streams, and its `corrupt` returns the columns.
+`objectives.layouts` registers common streams. Register the stream of a single objective next to
+that objective. An objective's `lengths` returns the number of slots of each of its streams, and its
+`corrupt` returns their columns.
 """
 
 import graphlib
@@ -21,14 +21,13 @@ NOTHING: Mapping = MappingProxyType({})
 
 
 class Layout(NamedTuple):
-    """Maps the lengths of an objective to lengths of a model, and its features to a model's batch.
+    """Maps an objective's lengths to a model's lengths, and its features to the model's batch.
 
     Attributes:
       lengths: function of an objective's lengths that returns the number of slots of the model's
         stacks, {"encoder": …, "decoder": …}. "predict" is the number of slots that reach the
-        vocabulary projection, if not all of them do. If there are noised copies of the decoder's
-        slots, "copies" is their number, and "predicted_copies" the number of copies that reach the
-        vocabulary projection.
+        vocabulary projection, if not all do. "copies" is the number of noised copies of decoder
+        slots, and "predicted_copies" the number of copies that reach the vocabulary projection.
       arrange: (features of one row, stack lengths, ids.bos, max_documents) -> the model's batch of
         the row.
     """
@@ -40,8 +39,8 @@ class Layout(NamedTuple):
 class StackRow(NamedTuple):
     """One row as a layout arranges it, for the functions of streams.
 
-    In a single stack, the targets of a document follow its inputs. An encoder-decoder has inputs in
-    one stack and targets in the other; in its layout the fields after `lengths` are None.
+    In a single stack, the targets of a document follow its inputs. For an encoder-decoder, the
+    fields after `lengths` are None.
 
     Attributes:
       stack: the layout: "encoder", "decoder" or "encoder_decoder".
@@ -52,7 +51,7 @@ class StackRow(NamedTuple):
       segments: i32[T] segment ids of the stack's slots.
       place: (column of inputs, column of targets) -> i32[T], the column of the stack's slots.
       shift_right: column of targets -> the same column one slot later in each document, after bos:
-        the inputs of the slots that predict the targets.
+        the decoder's inputs.
       input_slot: i32[I] the slot of each input in the stack.
     """
 
@@ -76,47 +75,45 @@ class StackRow(NamedTuple):
 
 
 def unchanged(row: StackRow, batch: dict[str, Array]) -> dict[str, Array]:
-    """Adds nothing, for a stream that the layout itself reads."""
+    """Adds nothing, for a stream that the layout reads."""
     return {}
 
 
 class Stream(NamedTuple):
     """A stream of features: columns of an objective with the same number of slots.
 
-    The suffix of a name decides what the code does with an array.
+    The suffix of an array's name determines its use.
 
     Columns of features:
 
-    - `…_segments` has segment ids, which are above 0 in the slots of a document. If the documents
-      of a row are corrupted one by one, `packed_rows` adds an offset to the ids of each document.
-      Two documents then never share an id.
+    - `…_segments` has segment ids, which are above 0 in the slots of a document. If documents are
+      corrupted one by one, `packed_rows` adds an offset to the ids of each document.
 
     Arrays of the model's batch, which the functions in `arranged` return:
 
-    - `…_weights`, [rows, slots], has the weights of a loss. `mixtures` sets them to 0 in the rows
-      of other members.
+    - `…_weights`, [rows, slots], has loss weights. `mixtures` sets them to 0 in other members'
+      rows.
     - `…_loss_weights` has integers. If rows have weights, the integers are thousandths, and
       `token_weights.in_units` makes them floats.
-    - `…_segment_ids`, [rows, slots], is above 0 in the slots of a stack that have a token. The
-      non-padding fraction and the weights of router terms count these slots.
+    - `…_segment_ids`, [rows, slots], is above 0 in slots with a token. The non-padding fraction and
+      the weights of router terms count these slots.
     """
 
     name: str
     about: str  # description, for messages and the documentation
     columns: tuple[str, ...]
-    # The column that is above 0 in the slots in use; "" if there is none. If the column belongs to
-    # another stream, such as "targets_segments", this stream has a slot for each of its slots.
+    # The column that is above 0 in used slots, or "". If the column belongs to another stream, such
+    # as "targets_segments", both streams have the same slots.
     in_use: str = ""
-    per_document: bool = False  # whether each document has its own slots, whatever its length
+    per_document: bool = False  # whether each document has a fixed number of slots
     # Kind of values of each column with token ids or numbers of input slots, whose ranges the laws
     # check. `packed_rows` adds the number of inputs of earlier documents to the numbers of slots. A
     # "label" is an id if the objective has a head over the vocabulary.
     values: Mapping[str, Literal["id", "id + 1", "label", "slot"]] = NOTHING
-    # For each layout that supports the stream, a function (StackRow, batch) -> {name: array} that
-    # returns columns to add to or replace in the model's batch.
+    # For each layout that supports the stream, a function (StackRow, batch) -> {name: array} whose
+    # results are added to the model's batch or replace its columns.
     arranged: Mapping[str, Callable] = NOTHING
-    # Names of the streams whose functions run before, since this stream reads or replaces columns
-    # of the batch that they change.
+    # Names of streams whose functions run first, since this stream reads or replaces their columns.
     after: tuple[str, ...] = ()
     # Slots of additional arrays of a single stack: slots of the stack -> {name: slots}.
     more_slots: Callable[[int], dict[str, int]] | None = None
@@ -131,9 +128,9 @@ STREAMS: dict[str, Stream] = {}
 def register_stream(stream: Stream) -> Stream:
     """Registers a stream with layouts, laws and SeqIO tasks, and returns it.
 
-    The same stream may be registered again, for example by a module that is loaded twice.
+    Registering the same stream again is allowed, for example if a module is loaded twice.
 
-    Raises ValueError if another stream has one of its columns, or its name with other columns.
+    Raises ValueError if another stream has one of its columns, or the same name.
     """
     stream_of = stream_of_columns()
     for column in stream.columns:
@@ -156,7 +153,7 @@ def register_stream(stream: Stream) -> Stream:
 def register_target_stream(
     name: str, about: str, columns: tuple[str, ...], arrange: Callable, **fields: Any
 ) -> Stream:
-    """Registers a stream with a slot for each target, which only decoders read, and returns it.
+    """Registers and returns a stream for decoders, with a slot for each target.
 
     Args:
       arrange: the function of `Stream.arranged` for decoders.
@@ -173,7 +170,7 @@ def stream_of_columns() -> dict[str, Stream]:
 
 
 def slots_of(stream: Stream) -> str:
-    """Returns the name of the stream whose slots this stream describes, which may be itself.
+    """Returns the name of the stream whose slots this stream describes, possibly itself.
 
     >>> slots_of(STREAMS["types"]), slots_of(STREAMS["labels"])
     ('inputs', 'labels')
@@ -245,7 +242,7 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
 
 
 def unknown_name(what: str, name: str, known) -> str:
-    """Returns the message for an unknown name, with the nearest known one."""
+    """Returns a message about an unknown name, with the nearest known name."""
     hint = near(name, known, f": expected some of {sorted(known)}.")
     return f"There is no {what} named {name!r}{hint}"
 

@@ -29,25 +29,22 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
 
         phases(ids, {"superposed": (superposed_lm, 0.3), "causal": (causal_lm, 0.7)})
 
-    A row has the same number of slots in both phases, and `bag_size` times the text in the first
-    one. A step therefore costs about the same. With these settings, a run reads 2.5 times the
-    text of causal language modeling with the same number of steps. The paper recommends bags of 4
-    to 8 tokens for 20% to 40% of the steps, and has bags of 16 in its largest model. The authors
-    continue with the optimizer's state, and keep the learning rate constant until the last tenth
-    of all steps.
+    Rows have the same number of slots in both phases, so a step costs about the same, but reads
+    `bag_size` times the text in the first phase. With these settings, a run reads 2.5 times the
+    text of causal language modeling in the same number of steps. The paper recommends bags of 4 to
+    8 tokens for 20% to 40% of the steps, and has bags of 16 in its largest model. The authors keep
+    the optimizer's state, and the learning rate is constant until the last tenth of all steps.
 
     The embedding of a slot is the mean of the embeddings of its bag. The target is the uniform
     distribution over the tokens of the next bag; a token that occurs twice in the bag counts twice.
-    Positions count bags. The last bag of a document may be smaller.
+    Positions count bags, and the last bag of a document may be smaller.
 
-    The term of the loss is "bags": the mean cross-entropy of all tokens. It is not the likelihood
-    of the text, since a bag has no order. A model that was trained with this objective alone does
-    not write text.
+    The loss term "bags" is the mean cross-entropy of all tokens. It is not a likelihood of the
+    text, since a bag has no order. This objective alone does not train a model to generate text.
 
-    As in `causal_lm`, the first bag of a row is predicted from `ids.bos`, while the authors do not
-    predict it. Tokens count equally. The authors' code takes the mean over slots for each place in
-    the bag, and then the mean of these; the paper's formula weights bags equally. Both differ for
-    smaller bags only.
+    As in `causal_lm`, the first bag of a row is predicted from `ids.bos`; the authors do not
+    predict it. Tokens count equally. In the authors' code, places in a bag count equally, and in
+    the paper's formula bags do, which differs only for smaller bags.
 
     Not implemented: weights that decay with a token's position in its bag (the paper's appendix D),
     and superposition of the inputs or of the outputs alone.
@@ -108,8 +105,8 @@ def reads_bags(model, groups) -> str | None:
     if model.config is not None:
         return None
     return (
-        "The objective gives the model a bag of tokens in each slot, which a network of your own "
-        "would ignore: use models.decoder, or another objective."
+        "This objective has a bag of tokens in each slot, which your network would ignore: use "
+        "models.decoder, or another objective."
     )
 
 

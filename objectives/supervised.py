@@ -156,14 +156,14 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
     return _labeled(ids, "classes", _class_loss, classes)
 
 
-# All objectives share this function, since evaluation compiles one program for equal losses.
+# Objectives share this function, since evaluation compiles one program for equal losses.
 _class_loss = functools.partial(pool_class_loss, "classes")
 
 
 def sequence_regression(ids: TokenIds) -> Objective:
-    """Predicts a number for a text from its [CLS] state, with half the squared error as the loss.
+    """Predicts a number for a text from its [CLS] state. The loss is half the squared error.
 
-    A document's label is its number in thousandths. The model's head "classes" must have one class.
+    Labels are numbers in thousandths. The model's head "classes" must have one class.
 
     Args:
       ids: needs `cls` and `sep`.
@@ -218,7 +218,7 @@ def _token_class_loss(batch) -> BatchLoss:
 def _labeled(
     ids: TokenIds, head: str, loss: Loss, num_classes: int | None, each_token: bool = False
 ) -> Objective:
-    """Returns the objective that predicts a label of each framed text, or of each of its tokens.
+    """Returns the objective that predicts a label for each framed text, or for each token.
 
     Labels are classes, or numbers if `num_classes` is None.
     """

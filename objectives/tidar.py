@@ -44,9 +44,9 @@ def tidar(
     before its block (^ for the first block, ^ a b c for the second block), and to its own block in
     both directions. It has the position of the token that it stands for.
 
-    The trained model writes text like a model trained with `causal_lm`. `pretrax predict
-    --own_drafts` lets it draft a block from masks. Each call verifies the last draft and drafts the
-    next block, and greedy decoding gives the same text in fewer calls.
+    The trained model generates like a model trained with `causal_lm`. With `pretrax predict
+    --own_drafts`, it drafts blocks from masks: each call verifies the last draft and drafts the
+    next block, so greedy decoding gives the same text in fewer calls.
 
     The loss has two terms: "tokens", as in `causal_lm`, with the factor α / (1 + α), and
     "masked_blocks", of the tokens that masks predict, with the factor 1 / (1 + α). I-DLM adds α
@@ -59,9 +59,8 @@ def tidar(
       causal_scale: α, the weight of the "tokens" term. TiDAR has 1, I-DLM has 0.2.
       bidirectional: whether masks attend to their block in both directions. If False, they attend
         causally, as in I-DLM.
-      shifted: whether a mask predicts the token after the token that it stands for, as clean inputs
-        do. True in I-DLM: then masks stand for ^ a b c d e, and those of a block attend to the
-        inputs before the first of these.
+      shifted: whether a mask predicts the token after its own, like clean inputs. In I-DLM, masks
+        stand for ^ a b c d e, and a block's masks attend to the inputs before its first mask.
 
     >>> tidar(ids).lengths(512)
     {'targets': 512, 'masks': 512}
@@ -120,10 +119,10 @@ def loss_of_masks(term: str, causal_scale: float, mask_scale: float, batch) -> B
 
 
 def _add_masks(row: StackRow, batch: dict) -> dict:
-    """Adds a mask for each target as a noised copy of the slot that predicts the target.
+    """Adds a mask for each target, as a noised copy of the slot that predicts it.
 
-    An end of 0 marks slots without a mask, such as those of another member of a mixture. They keep
-    the noised copies that the batch has.
+    Slots with an end of 0, such as slots of other members of a mixture, have no mask and keep their
+    noised copies.
     """
     masks, positions, begins, ends, visible = map(row.place_targets, MASKS.columns)
     has_mask = ends > 0
@@ -155,7 +154,7 @@ def position_after_the_row(model, groups) -> str | None:
 MASKS = register_target_stream(
     name="masks",
     about="a mask for each target, its position, the targets [begin, end) whose masks it "
-    "attends to, and the number of inputs that it attends to",
+    "attends to, and its number of visible inputs",
     columns=("masks", "masks_positions", "masks_begins", "masks_ends", "masks_visible"),
     arrange=_add_masks,
     values={"masks": "id"},

@@ -3,7 +3,7 @@
 Source: Bie et al. 2026, "LLaDA2.1: Speeding Up Text Diffusion via Token Editing"
 (arXiv:2602.08676), section 3.1: a mixture of mask-to-token and token-to-token training, in which
 original tokens are recovered from random noise. The paper gives neither the share of wrong tokens
-nor the weight of their loss, and the code of its training was not found. Both defaults are ours.
+nor the weight of their loss, so both defaults are ours. Its training code was not found.
 """
 
 import functools
@@ -37,31 +37,31 @@ def token_editing(
         noised    a _ c   _ _ x
         labels      b     d e f
 
-    A model of `masked_diffusion` never reads a wrong token in training, but in generation it reads
-    its own mistakes. Here a share of the tokens that are not masked is replaced by other, random
-    tokens. The model predicts the masked tokens and the wrong tokens, so it learns to edit text. It
-    is not shown which visible tokens are wrong, and visible tokens that are right have no loss.
+    A model of `masked_diffusion` never reads wrong tokens in training, but in generation it reads
+    its own mistakes. Here random tokens replace a share of the visible tokens. The model predicts
+    the masked and the wrong tokens, so it learns to edit text. The inputs do not show which tokens
+    are wrong, and correct visible tokens have no loss.
 
-    Terms: those of the builder's loss, for masked tokens; and "edits", the mean cross-entropy of
-    the wrong tokens, which costs one more vocabulary projection. The loss of masked tokens is not a
-    bound on the likelihood of the text, since their context is partly wrong.
+    Terms: the terms of the builder's loss, for masked tokens; and "edits", the mean cross-entropy
+    of the wrong tokens, which costs one more vocabulary projection. Since the context is partly
+    wrong, the loss of masked tokens is not a bound on the likelihood of the text.
 
     Args:
       ids: needs `mask`; only text tokens are replaced, by other ids of text.
       builder: builder of the diffusion: `block_diffusion`, as in the paper, or `masked_diffusion`.
-      wrong_share: probability that a text token that is not masked is replaced.
+      wrong_share: probability that a visible text token is replaced.
       scale: factor of the mean of the "edits" term.
 
-    In the paper's figure 2, documents with masks and documents with wrong tokens are separate; here
-    a text has both. Not implemented: the paper's decoding, which also replaces tokens that it has
-    written; and its data augmentation, which trains on the model's own samples over several passes.
+    In the paper's figure 2, documents have either masks or wrong tokens; here a text has both. Not
+    implemented: the paper's decoding, which also replaces written tokens; and its data
+    augmentation, which trains on the model's samples over several passes.
 
     The features are those of the builder.
 
     >>> token_editing(ids).lengths(512)
     {'inputs': 512, 'noised': 512, 'labels': 512}
 
-    Raises ValueError for another objective than these two.
+    Raises ValueError for any other objective.
     """
     plain = build(builder, ids)
     if not _masks_in_place(plain):

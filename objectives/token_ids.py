@@ -9,13 +9,13 @@ MAX_IDS = 2**31 - 1  # ids are int32
 
 
 class TokenTexts:
-    """The texts of ids, which are read from the vocabulary when needed.
+    """The texts of ids, read from the vocabulary when needed.
 
-    The texts follow from the ids, so they do not matter when two `TokenIds` are compared.
+    Texts do not affect the equality of two `TokenIds`.
 
     Args:
-      read: function that returns an entry for each id: its text as a str, or its UTF-8 bytes, since
-        a token of a byte-level vocabulary may be a part of a character.
+      read: function that returns the text of each id, or its UTF-8 bytes, since a token of a
+        byte-level vocabulary may be a part of a character.
     """
 
     def __init__(self, read: Callable[[], Sequence[str | bytes]] | None = None):
@@ -119,7 +119,7 @@ class TokenIds(NamedTuple):
         return known[name]
 
     def mode_tokens(self, name: str | None) -> tuple[int, ...]:
-        """Returns the mode token that a text begins with, as a tuple; () if `name` is None.
+        """Returns the mode token as a tuple, or () if `name` is None.
 
         Raises ValueError if there is no such mode token.
         """
@@ -172,7 +172,7 @@ def bitmap(flags) -> bytes:
 
 
 def specimen_ids(size: int) -> TokenIds:
-    """Returns token ids with everything that an objective may need, for checks and plans.
+    """Returns token ids with everything that an objective may need, for checks.
 
     The first 60% of ids are text. Every second text id begins a word, every third begins with a
     capital letter, and every eighth ends a sentence.

@@ -1,10 +1,9 @@
 """Weights of the tokens of a text in the loss: from a row to the targets and labels.
 
-A row has the weights of its tokens in thousandths (`Row.weights`). An objective with the fact
-`token_weights` arranges them like the tokens themselves, in the weights of its targets and labels.
-A special token among the targets, such as a sentinel or end-of-sequence, has the weight of the text
-token before it, or after it at the beginning of a document. It counts once if no text of its
-document is among the targets.
+A row has token weights in thousandths (`Row.weights`). An objective with the fact `token_weights`
+arranges them like the tokens, as weights of its targets and labels. A special token among the
+targets, such as end-of-sequence, has the weight of the text token before it, or after it at the
+beginning of a document. It counts once if its document has no text among the targets.
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from .token_ids import TokenIds
 
 
 def _one_length(low: int, high: int, **settings: Any) -> dict[str, Any]:
-    """Returns the settings of spans that all have one length, drawn for each document."""
+    """Returns settings for spans of one length, drawn for each document."""
     return {"mean_span_length": (low, high), "length_drawn_per": "document", **settings}
 
 
@@ -30,8 +30,8 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 1),
     ),
     # Tay et al. 2022 (U-PaLM, arXiv:2210.11399), section 3: half prefix language modeling, and a
-    # quarter each of regular and extreme denoising. Extreme denoising has long spans (32 tokens) or
-    # a high rate (one half); each of the two gets half of the quarter here.
+    # quarter each of regular and extreme denoising. Long spans (32 tokens) and a high rate (one
+    # half) each get half of the extreme quarter here.
     "ul2r": (
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 4),
         ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 2),
@@ -77,9 +77,9 @@ def ul2(
         document: R hides 15% in spans of 3 to 8 tokens, S 15% in spans of 1 to 3, and X 50%
         in spans of 12 to 64 tokens, at the rates 2, 1 and 1.
       rates: rates instead of the preset's, in the same order. A rate of 0 leaves a denoiser out.
-      placement: where spans may be, as in `span_corruption`. With "end", as in T5, x_64_15 hides
-        the end of every row of up to 636 tokens, since there are too few tokens for a second span.
-        It is then a second form of prefix language modeling.
+      placement: where spans may be, as in `span_corruption`. With "end", as in T5, x_64_15 has a
+        single span in rows of up to 636 tokens and is then a second form of prefix language
+        modeling.
       closing_sentinel: whether a sentinel closes targets after final text, as in `span_corruption`.
 
     A denoiser's name gives its mode, the mean length of its spans and the percentage that it hides:

@@ -32,21 +32,19 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
         labels    a b c d e f
 
     No mask shows which tokens are noise, so a model may change any token again during generation.
-    The loss is a bound on the negative log-likelihood per token, which can be compared with the
-    loss of causal language modeling. It is the divergence of `hybrid_diffusion` for this noise,
-    weighted by (1 - e) / (N a q). Here N is the number of text ids, and q the probability of the
-    input token. At a time t, which is uniform from e to 1, tokens stay unchanged with a probability
-    of a = 1 - (1 - e) t.
+    The loss is a bound on the negative log-likelihood per token, comparable with the loss of causal
+    language modeling. It is the divergence of `hybrid_diffusion` for this noise, weighted by (1 -
+    e) / (N a q), with N text ids and the probability q of the input token. At a time t, uniform
+    from e to 1, tokens stay unchanged with a probability of a = 1 - (1 - e) t.
 
     As in the published code, the loss omits two terms of the bound: the cost of restoring tokens
-    from the noise at time e, and the information about them that remains at time 1. For a model
-    that predicts all ids alike, with 256 ids and e = 0.001, these terms are 0.013 and 0.0001 nats
-    per token. Its loss is 5.537 nats, compared with ln 256 = 5.545 for the text. With e = 0.3 its
-    loss is 4.007 nats. If e is above 0.001, `Facts.bound` is None.
+    from the noise at time e, and the information about them that remains at time 1. For a uniform
+    prediction over 256 ids and e = 0.001, they are 0.013 and 0.0001 nats per token: the loss is
+    5.537 nats, and ln 256 = 5.545. With e = 0.3, the loss is 4.007 nats. If e is above 0.001,
+    `Facts.bound` is None.
 
-    A strict bound integrates over the times from e to 1. The loss is the mean over these times, as
-    in the published code, without the factor 1 - e. It is therefore larger by a factor of
-    1 / (1 - e), which is 0.1% with e = 0.001.
+    A strict bound integrates over the times from e to 1. As in the published code, the loss is the
+    mean over these times, which is larger by a factor of 1 / (1 - e), or 0.1% with e = 0.001.
 
     Args:
       ids: only text tokens are replaced, by ids of text.
@@ -54,7 +52,7 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
 
     Not implemented: the paper's distillation; the time as an input of the model; and the paper's
     curriculum, in which the model reads mixtures of embeddings, weighted by a softmax of Gaussian
-    noise. The features here are integers, which cannot represent such mixtures.
+    noise.
 
     The column rates has (1 - e) t.
 
@@ -69,14 +67,13 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
 def mixed_diffusion(
     ids: TokenIds, random_share: OpenShare = 0.1, lowest_rate: LowestRate = LOWEST_RATE
 ) -> Objective:
-    """XDLM: each document has its own rate of noised tokens, most of which are masked.
+    """XDLM: each document has its own rate of noised tokens, and most of these are masked.
 
         inputs    a _ _ d x f      (rate drawn: 0.57; x is a random token in place of e)
         labels    a b c d e f
 
-    A noised token is replaced by random text with a probability of k, and by the mask otherwise.
-    This share is the same at all times. In `hybrid_diffusion`, random tokens are most frequent at
-    the middle of the time, and none are left at its end.
+    At all times, a noised token is random text with a probability of k, and a mask otherwise. In
+    `hybrid_diffusion`, random tokens are most frequent at t = 1/2, and none are left at t = 1.
 
     The loss is a bound on the negative log-likelihood per token. It is the divergence of
     `hybrid_diffusion` for this noise, with the weight (1 - e) π / (a q). Here q is the probability
@@ -85,17 +82,16 @@ def mixed_diffusion(
     stay unchanged with a probability of a = 1 - (1 - e) t. With k = 1 this is the loss of
     `uniform_diffusion`. As k approaches 0, it becomes the loss of `masked_diffusion` times 1 - e.
 
-    The loss omits the same two terms of the bound as in `uniform_diffusion`. For a model that
-    predicts all ids alike, with 256 ids, e = 0.001 and k = 0.1, they are 0.007 and 0.0008 nats per
-    token.
+    As in `uniform_diffusion`, the loss omits two terms of the bound. For a uniform prediction over
+    256 ids, e = 0.001 and k = 0.1, they are 0.007 and 0.0008 nats per token.
 
     Args:
       ids: needs `mask`; only text tokens are noised.
-      random_share: k, the share of noised tokens that are replaced by random text. The paper
-        recommends 0.1, and the published code has it as the default.
+      random_share: k, the share of noised tokens that are random text. The paper and the published
+        code's default is 0.1.
       lowest_rate: e, the lowest time, as in `uniform_diffusion`.
 
-    In the published code, random tokens are any ids, including special tokens.
+    In the published code, random tokens may be special tokens.
 
     The column rates has (1 - e) t.
 
@@ -164,7 +160,7 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame, 
         other = jnp.where(bernoulli(bits, masks[1]), masks[0], other)
     is_label = is_text(tokens, text) & (segments > 0)
     replaced, rates = chosen_at_rates(token_key, row, is_label, segments, frame, rates)
-    rates = jnp.minimum(rates, most)  # a user may choose a whole document; a rate of 1 has no loss
+    rates = jnp.minimum(rates, most)  # a rate of 1 (a hidden document) has no loss
     return (
         input_sequence((jnp.where(replaced, other, tokens), segments))
         | labels_in_place(tokens, is_label, 0, lengths["labels"])

@@ -14,27 +14,27 @@ from .uniform_diffusion import uniform_diffusion
 
 @checked
 def unrolled_denoising(ids: TokenIds) -> Objective:
-    """SUNDAE: random tokens are restored, and then the model's own wrong tokens.
+    """SUNDAE: the model corrects random tokens, and then its own samples.
 
         inputs    a x y d z f      (rate drawn: 0.57; x, y, z are random tokens)
         samples   a b y d e g      (drawn by the model from its predictions for the inputs)
         labels    a b c d e f      predicted from the inputs, and again from the samples
 
-    The noise is the noise of `uniform_diffusion`: each document has its own rate of tokens replaced
-    by random text. The model predicts every token and draws a sample of all of them, which it reads
-    in a second pass. It thus learns to correct the mistakes that it makes when it generates text in
-    several steps. No gradient passes through the samples.
+    As in `uniform_diffusion`, each document has its own rate of random tokens. The model predicts
+    every token, samples all of them, and reads the samples in a second pass. It learns to correct
+    mistakes that it makes when it generates text in several steps. No gradient passes through the
+    samples.
 
-    Both passes have plain cross-entropies over all text tokens, without the weights of a bound.
+    Both losses are plain cross-entropies over all text tokens, without the weights of a bound.
 
     Terms: "tokens" of the first pass and "unrolled" of the second pass, with a scale of 1/2 each.
 
     Args:
       ids: only text tokens are replaced, by ids of text.
 
-    The model samples, so the objective needs `models.step_unrolled`. A step costs about twice as
-    much as a step of `uniform_diffusion`. Not implemented: more than two steps, and the prediction
-    of the length of the text.
+    The objective needs `models.step_unrolled`, and a step costs about twice as much as a step of
+    `uniform_diffusion`. Not implemented: more than two passes, and the prediction of the text's
+    length.
 
     >>> unrolled_denoising(ids).facts.heads
     {'vocabulary': None, 'unrolled': None}

@@ -26,12 +26,12 @@ def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
 
     Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "order", with equal
     weight. "order" is the cross-entropy of a second vocabulary projection (ListNet). Its target
-    probabilities are in proportion to exp(-k) for a token that first occurs k slots later, and 0
-    for tokens that do not occur.
+    probabilities are proportional to exp(-k) for a token that first occurs k slots later, and 0 for
+    tokens that do not occur.
 
     Args:
-      window: number of tokens ahead, in the same document. The paper uses a whole row. After the
-        32nd token, probabilities are below 1e-13 and set to 0.
+      window: number of tokens ahead, in the same document: a whole row in the paper. After 32
+        tokens, probabilities are below 1e-13.
 
     The authors' code stores scores of 1 … window as float16, which rounds scores above 2,048 to
     even numbers; here they are exact.
@@ -55,8 +55,8 @@ def future_summary(ids: TokenIds, window: AtLeastTwo = 12, scale: Positive = 1.0
 
     Args:
       window: the paper's tau, a number of tokens in the same document.
-      scale: factor of the mean of the second term. This term is a sum over the vocabulary of some
-        tens of nats. At a scale of 1, a small model learns it before the next token.
+      scale: weight of the second term, whose sum over the vocabulary is tens of nats. At a scale of
+        1, a small model learns it before the next token.
 
     All tokens have equal weight. Not implemented: the paper's tf-idf weights, which need counts of
     a corpus, and its summary by a right-to-left language model, which must be trained first.
@@ -78,7 +78,7 @@ def _with_head(
     labels_of: Callable,
     scale: float = 1.0,
 ) -> Objective:
-    """Returns `causal_lm` with a head that predicts the tokens `first` … `last - 1` after the next.
+    """Adds a head to `causal_lm` for the tokens `first` … `last - 1` after the next token.
 
     `slot_losses` maps logits f32[B, K, V], tokens i32[B, K, N] and new bool[B, K, N] to f32[B, K].
     `labels_of` maps tokens and new to the term's labels.

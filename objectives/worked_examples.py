@@ -31,11 +31,11 @@ def hide(
         fill-in-the-middle moves the first run of hidden tokens. For a mixture, the first member is
         used.
       tokens: i32[n] text ids.
-      hidden: bool[n], or whole numbers i32[n] with 0 for a token that is not hidden. Adjacent
-        hidden tokens are one span, or separate spans if their numbers differ.
-      seed: seed of the remaining random choices, such as which chosen tokens stay unchanged.
+      hidden: bool[n], or span numbers i32[n] with 0 for visible tokens. Adjacent hidden tokens are
+        one span, or separate spans if their numbers differ.
+      seed: seed of the other random choices, such as which chosen tokens stay unchanged.
 
-    Returns the columns of `objectives.streams`, each i32 with only the slots that are in use.
+    Returns the columns of `objectives.streams`, i32, with only the used slots.
 
     Raises ValueError for other shapes, tokens that are not text, nothing to hide, more spans than
     sentinels, or an objective that cannot hide chosen tokens.
@@ -114,7 +114,7 @@ def hidden_features(
       objective: the objective.
       keys_B: random keys of the rows.
       rows_B: the rows.
-      documents: the lengths of the documents in each kind of row.
+      documents: document lengths of each kind of row.
       program: compiles a function (keys_B, rows_B) -> features_B, such as `jax.jit`.
 
     Raises ValueError for more spans than sentinels.
