@@ -27,18 +27,17 @@ MAX_NEW = 256  # default length of an answer in tokens, as in the harness's mode
 def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
     """Returns the `lm_eval.api.model.LM` of a trained model, for `lm_eval.simple_evaluate`.
 
-    `loglikelihood` scores like `inference.score`: an encoder-decoder reads the context, and its
-    answer includes end-of-sequence. `loglikelihood_rolling` scores each token of a whole text once,
-    in windows of the length of training rows. `generate_until` answers in the mode that the model
-    was trained for.
+    `loglikelihood` scores like `inference.score`. `loglikelihood_rolling` scores each token of a
+    text once, in windows of the length of training rows. `generate_until` answers in the mode that
+    the model was trained for.
 
-    If a context and its answer are longer than the rows of training, or than the model's positions,
-    a decoder's context loses its first tokens.
+    If a context and its answer are longer than training rows or the model's positions, a decoder's
+    context loses its first tokens.
 
     Raises:
-      ValueError: The model does not predict text from left to right. The methods of the result
-        raise it for an empty answer, for a whole text if the model needs a text before its answer,
-        and for texts that `score` or `generate` reject.
+      ValueError: The model does not predict text from left to right. The methods raise it for an
+        empty answer, for a whole text if the model needs a context, and for texts that `score` or
+        `generate` reject.
       ImportError: The package `lm_eval` is not installed.
     """
     from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]  (an extra)
@@ -46,8 +45,7 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
     if not predicts_from_left(trained) or "vocabulary" not in trained.model.heads:
         raise ValueError(
             "Got a model that was not trained to predict texts from left to right, expected a "
-            "causal language model or an encoder-decoder: the harness needs the probabilities of "
-            "answers."
+            "causal language model or an encoder-decoder."
         )
 
     class RunModel(LM):
@@ -77,12 +75,12 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
 
 
 def _longest(trained: Trained) -> int | None:
-    """Returns the length of the longest row that a decoder was trained on, or can read."""
+    """Returns the maximum row length of a decoder's training, or of its positions."""
     return trained.lengths.get("decoder") or trained.model.max_positions or None
 
 
 def _cut(trained: Trained, prompt: Prompt, most: int | None) -> Prompt:
-    """Returns the prompt, limited to its last `most` tokens if a decoder reads it causally."""
+    """Returns the prompt, cut to its last `most` tokens for a causal decoder."""
     if most is None or prompt.inputs or trained.model.layout != "decoder":
         return prompt
     return prompt._replace(start=prompt.start[-most:])
@@ -111,7 +109,7 @@ def _answer_scores(trained: Trained, pairs, batch_size: int) -> list:
 
 
 def _next_log_probs_and_hits(model, ids, params, batch):
-    """Returns f32[B, T, 2]: the next token's log-probability, and 1 if it is the likeliest."""
+    """Returns f32[B, T, 2]: the next token's log-probability, and 1 if it is the most likely."""
     outputs = model.apply(params, batch)
     logits = outputs.head("vocabulary", outputs.hidden["top"])
     next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)
@@ -162,7 +160,7 @@ def _answers(trained: Trained, arguments: Sequence[tuple[str, dict]], batch_size
 
 
 def _decoding(settings: dict, longest: int | None, batch_size: int) -> Decoding:
-    """Converts the harness's settings of generation. An answer takes at most half a row."""
+    """Converts the harness's generation settings. An answer takes at most half a row."""
     from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 
     settings = normalize_gen_kwargs(settings, MAX_NEW)  # the harness's aliases and defaults

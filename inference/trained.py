@@ -19,15 +19,14 @@ class Trained(NamedTuple):
       model: A `models.Model`.
       params: Parameters of the model.
       ids: Token ids of the vocabulary.
-      encode: Function from a text to ids. It reads names of special tokens, such as <extra_id_0>.
+      encode: Function from a text to ids, which parses special tokens such as <extra_id_0>.
       decode: Function from ids to a text.
       prompt_forms: Prompt forms of the model's objective. An imported model has none.
       classes: Names of the classes of a classifier.
       step: Step of the checkpoint.
       lengths: Longest row of training for each stack. Empty if unknown.
-      rules: Constraints on the tokens that an imported model generates.
-      frame: Ids before and after a text that an imported encoder-decoder reads. None: the
-        vocabulary's.
+      rules: Generation rules of an imported model.
+      frame: Ids around a text that an imported encoder-decoder reads. None: the vocabulary's.
     """
 
     model: Model
@@ -44,24 +43,24 @@ class Trained(NamedTuple):
 
 
 def cls_and_sep(ids: TokenIds) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the ids before and after a text that an encoder reads: [CLS] and [SEP], if any."""
+    """Returns the ids around a text that an encoder reads: [CLS] and [SEP], if any."""
     before: tuple[int, ...] = () if ids.cls is None else (ids.cls,)
     after: tuple[int, ...] = () if ids.sep is None else (ids.sep,)
     return before, after
 
 
 def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
-    """Returns the default prompt form of a text that the model reads before it writes an answer.
+    """Returns the default prompt form of a text that the model answers.
 
     Args:
-      opens: whether the input and output of an imported encoder-decoder may start with an id of its
+      opens: whether inputs and outputs of an imported encoder-decoder may start with an id of its
         vocabulary, such as BART's <s>.
     """
     ids = trained.ids
     imported = trained.model.layout == "encoder_decoder"
     if trained.frame is not None and imported:
         return PromptForm(mode, before=trained.frame[0], after=trained.frame[1])
-    # Imported models do not know ids that were added after the text ids.
+    # Imported models were not trained on ids that were added after the text ids.
     begins = opens and imported and not trained.prompt_forms
     opening = (ids.cls,) if begins and ids.cls is not None and ids.cls < ids.text[0] else ()
     return PromptForm(mode, before=opening, after=(ids.eos,), start=opening)
@@ -69,37 +68,37 @@ def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModeTraining:
-    """The training that prepares a model for a mode."""
+    """The training that a mode requires."""
 
-    shared_with: tuple[str, ...] = ()  # other modes whose training also prepares for this mode
-    preferred_to: tuple[str, ...] = ()  # modes that it takes precedence over, if trained for both
-    # Model -> whether this is the default mode of the model if its training is unknown.
+    shared_with: tuple[str, ...] = ()  # other modes whose training also suffices
+    preferred_to: tuple[str, ...] = ()  # modes over which it takes precedence
+    # Model -> whether this is the default mode if the model's training is unknown.
     is_default: Callable[[Any], bool] = lambda model: False
     teaches: str = ""  # what the training teaches, for messages: "to insert tokens"
-    objectives: str = ""  # the objectives that train for the mode, for messages
+    objectives: str = ""  # the objectives of this training, for messages
     # (trained, mode) -> None. Raises ValueError if the model does not support the mode.
     check: Callable[[Trained, str], None] = lambda trained, mode: None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModeCommand:
-    """A mode in `pretrax predict`: its arguments, and how the terminal shows its answers."""
+    """A mode in `pretrax predict`: its arguments and its output."""
 
-    # Arguments of the command, with TEXT for each text and [MASK] for a mask.
+    # Usage: arguments of the command, with TEXT for a text and [MASK] for a mask.
     example: str = '"TEXT"'
     is_flag: bool = False  # whether the mode is chosen by --NAME instead of --mode=NAME
     takes_gap: bool = False  # whether the mode takes --prefix, --suffix and --cursor
     blanks: str = ""  # how to fill blanks by this mode, for messages: "use --mode=infill"
-    # (texts, values of `arguments`) -> items. None makes an item of each text.
+    # (texts, values of `arguments`) -> items. None: an item for each text.
     items: Callable[[Sequence[str], Mapping[str, Any]], list[dict]] | None = None
     options: tuple[str, ...] = ()  # the mode-specific options that the mode uses
-    # Additional options, stored in `Options.mode_options`: name -> arguments of `add_argument`.
+    # Additional options, in `Options.mode_options`: name -> arguments of `add_argument`.
     arguments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    # Arguments -> a message about invalid arguments, or None. It is called for every mode.
+    # Arguments -> a message about invalid arguments, or None. Called for every mode.
     mistake: Callable[[Any], str | None] = lambda arguments: None
 
     echoes: bool = False  # whether the text is shown before its answer
-    # (console, item, record) -> None: shows an answer. None prints the answer's text.
+    # (console, item, record) -> None: shows an answer. None: prints the answer's text.
     show: Callable[[Any, dict, dict], None] | None = None
     # (console, trained, request, records) -> None: shows all answers together.
     show_all: Callable[..., None] | None = None
@@ -115,7 +114,7 @@ class ModeCommand:
 class Mode:
     """A way to use a model: its inputs and answers, its training, and its command-line options.
 
-    `register_mode` adds a mode to `answer` and `pretrax predict`. To add a mode of your own:
+    To add a mode of your own to `answer` and `pretrax predict`:
 
         # my_modes.py
         def lengths(trained, texts, options):
@@ -131,18 +130,18 @@ class Mode:
     layouts: tuple[str, ...] = ("decoder", "encoder_decoder", "encoder")  # supported layouts
 
     read: Callable[[dict], Any] | None = None  # item -> input; None takes the item's text
-    # (trained, mode) -> the prompt form of a model whose training has no form for this mode.
+    # (trained, mode) -> the prompt form, if training has no form for this mode.
     form: Callable[[Trained, str], PromptForm] = text_form
-    reads_only_frame: bool = False  # whether a decoder reads no start of an answer after the text
+    reads_only_frame: bool = False  # whether a decoder reads the text without an answer's start
 
     # (trained, inputs, `Options`) -> a record for each input, which can be written as JSON.
     answer: Callable[[Trained, Sequence, Any], list[dict]]
     is_left_to_right: bool = False  # whether the answer is written from left to right
     is_whole_text: bool = False  # whether the answer is a complete text
     is_scorable: bool = False  # whether metrics of tasks can read the answer
-    predicts_hidden: bool = False  # whether the answer has the tokens that training hides
+    predicts_hidden: bool = False  # whether the answer has the tokens that training hid
 
-    needs_training: bool = True  # whether only models trained for the mode support it
+    needs_training: bool = True  # whether the model must be trained for the mode
     training: ModeTraining = ModeTraining()
     command: ModeCommand = ModeCommand()
 
@@ -159,18 +158,18 @@ def register_mode(mode: Mode) -> Mode:
 
 
 def mode_names(layout: str | None = None) -> list[str]:
-    """Returns the names that --mode accepts, for models of a layout or for all models."""
+    """Returns the values of --mode, for a layout or for all models."""
     modes = (mode for mode in MODES.values() if not mode.command.is_flag)
     return [mode.name for mode in modes if layout is None or layout in mode.layouts]
 
 
 def mode_of(trained: Trained) -> str:
-    """Returns the mode that the model was trained for, or the default mode if it is unknown."""
+    """Returns the mode that the model was trained for, or the default if it is unknown."""
     return default_mode(trained.model, trained.prompt_forms)
 
 
 def default_mode(model: Any, forms: Sequence[PromptForm]) -> str:
-    """Returns the mode of a model from the prompt forms of its objective, as `mode_of` does."""
+    """Returns the mode of a model, given its objective's prompt forms."""
     learned = _modes_of(forms)
     for name in learned:
         if name in MODES and learned[0] in MODES[name].training.preferred_to:
@@ -187,13 +186,13 @@ def _modes_of(forms: Sequence[PromptForm]) -> list[str]:
 
 
 def writing_mode(trained: Trained) -> str:
-    """Returns the mode in which the model reads a text to predict its next token."""
+    """Returns the mode in which the model predicts the token after a text."""
     writing = [name for name in _learned(trained) if name in MODES and MODES[name].is_whole_text]
     return writing[0] if writing else "continue"
 
 
 def is_trained_for(trained: Trained, mode: str) -> bool:
-    """Returns whether the model was trained for a mode, or whether its training is unknown."""
+    """Returns whether the model was trained for a mode, or its training is unknown."""
     learned = _learned(trained)
     if not learned or not MODES[mode].needs_training:
         return True
@@ -203,8 +202,7 @@ def is_trained_for(trained: Trained, mode: str) -> bool:
 def predicts_from_left(trained: Trained) -> bool:
     """Returns whether the model predicts tokens from the tokens before them.
 
-    This is true for decoders and encoder-decoders if their training did so or is unknown. It is
-    false for encoders.
+    It is False for encoders, and True for other models unless their training did not do so.
     """
     learned = _learned(trained)
     from_left = any(name in MODES and MODES[name].is_left_to_right for name in learned)
@@ -225,10 +223,7 @@ def stop_ids(trained: Trained) -> tuple[int, ...]:
 
 
 def answer_opening(trained: Trained) -> tuple[int, ...]:
-    """Returns the ids, such as a language code, that the model writes before the text of an answer.
-
-    A prompt form from the model's own training gives these ids as its start.
-    """
+    """Returns ids that come before the text of a generated answer, such as a language code."""
     if trained.frame is None:
         return ()
     first = trained.rules.forced_first
@@ -249,7 +244,7 @@ def check_modes(forms: Iterable[PromptForm]) -> None:
 def check_mode(trained: Trained, mode: str) -> None:
     """Raises ValueError if a mode does not exist, or if the model does not support it.
 
-    A model does not support modes of other layouts, or modes that `ModeTraining.check` rejects.
+    Modes of other layouts, and modes that `ModeTraining.check` rejects, are not supported.
     """
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(mode_names())}.")
@@ -265,22 +260,22 @@ def check_mode(trained: Trained, mode: str) -> None:
 
 
 def untrained_error(trained: Trained, mode: str, others: str = "") -> ValueError:
-    """Returns the error for a model whose training did not prepare it for a mode.
+    """Returns the error for a model that was not trained for a mode.
 
     Args:
-      others: a suggestion that the message adds to the modes of training.
+      others: other suggestions for the message.
     """
     training = MODES[mode].training
     learned = " or ".join(map(repr, _learned(trained))) or repr(mode_of(trained))
     return ValueError(
-        f"Got mode {mode!r} for a model that never learned {training.teaches}, expected a model "
-        f"that {training.objectives} trained. This model was trained for mode {learned}: use "
+        f"Got mode {mode!r} for a model that was not trained {training.teaches}, expected one that "
+        f"{training.objectives} trained. This model was trained for mode {learned}: use "
         f"that{others}."
     )
 
 
 def check_trained_for(trained: Trained, mode: str) -> None:
-    """Raises ValueError unless the model is known to have been trained for this mode."""
+    """Raises ValueError unless the model was trained for this mode."""
     if mode not in _learned(trained):
         raise untrained_error(trained, mode)
 
@@ -294,9 +289,9 @@ def allowed_token_mask(
         allowed_token_mask(ids, rows, (ids.eos,))    # text that may end
 
     Args:
-      rows: number of rows of the embedding. Rows that are not ids are never allowed.
+      rows: number of rows of the embedding. Rows beyond the ids are never allowed.
       special: special tokens that the model learned to predict. None: all but padding.
-      stops: ids that end an answer, which are allowed even if they include the padding id.
+      stops: ids that end an answer, allowed even if one is the padding id.
     """
     token = np.arange(rows)
     if special is None:

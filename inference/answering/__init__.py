@@ -1,1 +1,1 @@
-"""Answers of a trained model to texts, with one file for each kind of answer."""
+"""Applies a trained model to texts, with one file for each kind of answer."""

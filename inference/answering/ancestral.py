@@ -1,4 +1,4 @@
-"""Ancestral sampling of discrete diffusion: draws less noisy tokens, given those of a noisier time.
+"""Ancestral sampling of discrete diffusion: draws less noisy tokens, given noisier tokens.
 
 Sources: Sahoo et al. 2024 (MDLM, arXiv:2406.07524) for masks, Sahoo et al. 2025 (Duo,
 arXiv:2506.10892) for replaced tokens, and von Rütte et al. 2025 (GIDD, arXiv:2503.04482) for both.
@@ -13,10 +13,7 @@ from ...objectives.prompt_forms import Noised
 
 
 def mask_noise(time) -> Noised:
-    """Returns the default noise, in which a token is masked with a probability equal to the time.
-
-    It is used for prompt forms without a noise.
-    """
+    """Returns the noise of prompt forms without one: a token is masked with probability `time`."""
     return Noised(1 - time, 0 * time, time)
 
 
@@ -29,10 +26,10 @@ def posterior_weights(
     time: Array,
     earlier: Array,
 ):
-    """Returns f32[V]: unnormalized probabilities of a token's id at an earlier, less noisy time.
+    """Returns f32[V]: unnormalized probabilities of a token's id at a less noisy time.
 
     Args:
-      p_V: f32[V], the model's prediction of the token without noise, given all other tokens.
+      p_V: f32[V], the model's prediction of the clean token, given all other tokens.
       token: i32[], the id of the token at `time`.
       text: the first id of text, and the id after the last.
       noise: function from a time to `Noised`, as `PromptForm.noise`.
@@ -60,5 +57,5 @@ def transition_probs(token, ids, mask, noise, time, earlier):
     replaced = jnp.where(
         token == mask, now.masked - stays * before.masked, now.each - stays * before.each
     )
-    # The maximum removes negative numbers that rounding may leave.
+    # Rounding may leave negative numbers.
     return stays * (ids == token) + jnp.maximum(replaced, 0)

@@ -1,4 +1,4 @@
-"""Answers of a trained model to texts, in the modes of `trained.MODES`.
+"""Applies a trained model to texts in a mode of `trained.MODES`.
 
     answer(trained, "infill", [{"text": "Thank you <extra_id_0> me."}])
     # [{"filled": "Thank you for inviting me.", "blanks": [" for inviting"], "log_prob": -3.1}]
@@ -26,7 +26,7 @@ class Options:
     """Settings of a mode, the same for all items.
 
     Attributes:
-      decoding: How tokens are chosen, for modes that write text.
+      decoding: Decoding settings, for modes that write text.
       draft: Smaller model for speculative decoding. None: no drafts.
       denoiser: Mode token before the text, such as UL2's "R". None: the default of the prompt form.
       top: Number of guesses for each mask or next token, or of classes for each text.
@@ -35,8 +35,8 @@ class Options:
       pooling: How to pool hidden states into an embedding. None: as in training.
       second: Whether two towers embed texts as the second text of a pair.
       mode_options: Values of the mode's additional options, `ModeCommand.arguments`.
-      numbers: Numbers of the items, which their random keys are derived from and error messages
-        name. None: 0, 1, … without names in messages.
+      numbers: Numbers of the items, for their random keys and for error messages. None: 0, 1, …,
+        and messages do not name items.
       on_text: Function that is called with the partial answer of a single item.
       on_batch: Function that is called with the number of items answered.
       on_drafts: Function that is called with the counts of drafts.
@@ -70,8 +70,8 @@ def answer(
     """Returns the mode's answer to each item.
 
     Raises:
-      ValueError: The model does not support the mode, an item lacks a field that the mode reads, a
-        text does not fit, or the mode does not return a record for each item.
+      ValueError: The model does not support the mode, an item lacks a field, a text does not fit,
+        or the mode does not return a record for each item.
     """
     check_mode(trained, mode)
     if not items:
@@ -115,11 +115,7 @@ def generate_answers(
     options: Options,
     special: Sequence[int] | None = None,
 ) -> list[list[Answer]]:
-    """Returns the samples that the model generates for each prompt, with these options.
-
-    `special` are the special tokens that an answer may have in addition to end-of-sequence; None
-    allows all but padding.
-    """
+    """Returns the samples that the model generates for each prompt, with these options."""
     return generate(
         trained,
         prompts,

@@ -1,4 +1,4 @@
-"""Classes of texts, pairs of texts and tokens, and regressions, from the heads of a model.
+"""Classes of texts, pairs and tokens, and regressions, from the heads of a model.
 
 For example:
 
@@ -27,10 +27,10 @@ def classify(
     texts: Sequence[str],
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[tuple[str, float]]]:
-    """Returns the classes of each text with their probabilities, the likeliest first.
+    """Returns the classes of each text with their probabilities, the most likely first.
 
-    The probabilities add up to 1, unless the prompt form says that classes are independent. A text
-    may then have several classes. The result of a regression (one class) is [("", number)].
+    The probabilities add up to 1, unless the prompt form has independent classes. The result of a
+    regression (one class) is [("", number)].
 
     Raises ValueError if the model has no head for classes, or if a text is empty or too long.
     """
@@ -45,11 +45,10 @@ def judge(
     pairs: Sequence[tuple[str, str]],
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[tuple[str, float]]]:
-    """Returns the classes of each pair of texts with their probabilities, the likeliest first.
+    """Returns the classes of each pair of texts with their probabilities, the most likely first.
 
-    The objective names the classes. Next sentence prediction has "follows" and "does not follow",
-    or "comes later" with negatives of the same document. Sentence order prediction has "in order"
-    and "swapped".
+    Next sentence prediction has the classes "follows" and "does not follow" (or "comes later" with
+    negatives of the same document), and sentence order prediction "in order" and "swapped".
 
     Raises ValueError if the model has no head for pairs, or if a text is empty or too long.
     """
@@ -71,7 +70,7 @@ def tag(
     texts: Sequence[str],
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[tuple[str, str]]]:
-    """Returns the words of each text, split at spaces, each with its likeliest class.
+    """Returns the words of each text, split at spaces, with their most likely classes.
 
     A word is tokenized with a space before it, and its first token predicts its class, as in
     training (`tasks.seqio.seqio_corpora`, answers "tags").
@@ -123,10 +122,10 @@ def _logits_of(
 
 
 def _batch_of(trained: Trained, rows: Sequence[Sequence[int]], prompt: PromptForm) -> dict:
-    """Returns the batch in which a model reads whole texts. A causal decoder reads left to right.
+    """Returns the batch in which a model reads whole texts.
 
     As in BART, the decoder of an encoder-decoder reads each text again. Its row begins with
-    `prompt.start` or bos and ends before the eos of the text, so its last state sees all of it.
+    `prompt.start` or bos and ends before the eos of the text.
     """
     model = trained.model
     if model.layout == "encoder":

@@ -1,4 +1,4 @@
-"""Continues texts block by block. The masks of a block are written after all earlier blocks.
+"""Continues texts block by block, and unmasks each block after all earlier blocks.
 
     continue_blocks(trained, ["import os"], max_new=32)[0].text
 
@@ -35,23 +35,22 @@ def continue_blocks(
     numbers: Sequence[int] | None = None,
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[Written]:
-    """Returns up to `max_new` tokens after each text, in the blocks that the model was trained on.
+    """Returns up to `max_new` tokens after each text, generated in blocks as in training.
 
         continue_blocks(trained, ["import os"], order="random", temperature=1.0)
 
-    Blocks are counted from the beginning of the text, and the tokens that the text has of its last
-    block are kept. As in the paper of block diffusion, each block is masked, written in an `order`
-    of `unmask`, and then stored in the KV cache (Arriola et al. 2025, arXiv:2503.09573, algorithm
-    2). An encoder-decoder encodes the text again before each block, and only its decoder writes.
+    Blocks are counted from the beginning of the text, whose tokens are kept. Each block is masked,
+    unmasked in an `order` of `unmask`, and stored in the KV cache (Arriola et al. 2025,
+    arXiv:2503.09573, algorithm 2). An encoder-decoder encodes the text again before each block.
 
     Args:
       steps: number of steps per block. None: the number of masks of the block.
-      temperature: temperature of the draws. 0 takes the likeliest token of each mask.
-      numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
+      temperature: sampling temperature. 0: the most likely token of each mask.
+      numbers: numbers of the texts, for their random keys. None: 0, 1, ….
 
     Raises:
-      ValueError: A text has no words, a row has more slots than the model has positions, or `order`
-        is "gibbs" with temperature 0.
+      ValueError: A text is empty, a row has more slots than the model has positions, or `order` is
+        "gibbs" with temperature 0.
     """
     check_order(order, temperature)
     form = prompt_form(trained, "blocks")
@@ -107,7 +106,7 @@ def _continue(
     column_1xK = jnp.arange(size)[None]
     blocks = -(-max_new // size) + 1  # the first block may begin with the end of the prompt
     capacity = given_BxP.shape[1] + blocks * size
-    limit = model.max_positions or capacity  # a block ends here, like the last block of a document
+    limit = model.max_positions or capacity  # a document's last block ends here
     tokens_BxS = jnp.pad(given_BxP, [(0, 0), (0, blocks * size)])
 
     encodes = model.layout == "encoder_decoder"
@@ -165,8 +164,8 @@ def _block_batch(slots_BxK, tokens_BxK, limit: int, encodes: bool) -> dict:
     """Returns the batch with which `models.Model.extend` reads a block.
 
     A decoder-only model caches the whole row. The decoder of an encoder-decoder caches only the
-    block, and attends to the encoder's slots before the block. Slots at or beyond the limit get no
-    attention.
+    block, and attends to the encoder's slots before it. No token attends to slots at or beyond the
+    limit.
     """
     begin_BxK = jnp.broadcast_to(slots_BxK[:, :1], slots_BxK.shape)
     cached_from_BxK = begin_BxK if encodes else 0

@@ -32,14 +32,13 @@ def embed(
 ) -> np.ndarray:
     """Returns the embedding of each text, f32[N, E], normalized to length 1.
 
-    If the loss of training reads a single state of a text (contrastive objectives, pairs, classes),
-    the model pools as in training, and applies the head "embedding" if it has it. Imported sentence
-    models pool as their files specify. Other models use the mean of the tokens' hidden states by
-    default.
+    Models whose loss read one state of a text (contrastive objectives, pairs, classes) pool as in
+    training, and apply their head "embedding", if any. Imported sentence models pool as their files
+    specify. Other models use the mean of the tokens' hidden states by default.
 
     Args:
-      pooling: "first", "last" or "mean". None: the pooling of training, or else the mean.
-      second: whether the second of two towers reads the texts, as the second texts of pairs.
+      pooling: "first", "last" or "mean". None: as in training, or else the mean.
+      second: whether the second of two towers reads the texts.
 
     Raises:
       ValueError: A text is empty or longer than the model's positions, or `pooling` differs from
@@ -74,7 +73,7 @@ def _embed(model, head, pooling, params, batch):
 def pooled(states_BxTxE, batch, pooling):
     """Returns the hidden state [B, E] of the "first" or "last" slot of each row, or their "mean".
 
-    They are states of the decoder if the batch has a decoder.
+    These are decoder states if the batch has a decoder.
     """
     stack = predicting_stack(batch)
     live_BxT = batch[f"{stack}_segment_ids"] > 0

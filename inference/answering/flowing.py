@@ -1,4 +1,4 @@
-"""Filling masks by a flow from Gaussian noise to the embeddings of a text.
+"""Fills masks by a flow from Gaussian noise to the embeddings of a text.
 
     follow_flow(trained, ["import [MASK], [MASK]"])           # a text
 
@@ -37,16 +37,15 @@ def follow_flow(
     """Returns the texts with all masks filled. Other tokens do not change.
 
     The embeddings of the masks start as Gaussian noise. In each step, the model predicts the text,
-    and the embeddings move towards the mean embedding of its predictions. The next step reads this
-    estimate too. After the last step, each mask gets its likeliest token (Chen et al. 2026,
-    arXiv:2604.11748, and their published sampler). The given tokens have no noise, while all
-    tokens of a text have the same noise in training.
+    and the embeddings move toward the mean embedding of its predictions, which the next step also
+    reads. In the end, each mask gets its most likely token (Chen et al. 2026, arXiv:2604.11748, and
+    their published sampler). Unlike in training, the given tokens have no noise.
 
     Args:
       trained: a model that `objectives.embedding_diffusion` trained.
       texts: texts with "[MASK]".
-      steps: number of steps, through levels of noise at equal distances. None: 32.
-      numbers: numbers of the texts, which their noise is derived from. None: 0, 1, ….
+      steps: number of equal steps through the noise levels. None: 32.
+      numbers: numbers of the texts, for their noise. None: 0, 1, ….
 
     Raises:
       ValueError: A text has no mask, or the model was not trained for it.

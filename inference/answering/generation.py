@@ -45,22 +45,22 @@ class Decoding:
       ValueError: A value is out of range, or values exclude each other.
 
     Attributes:
-      max_new: Maximum number of tokens of an answer.
-      temperature: Temperature of the draws. 0: greedy decoding.
-      top_k: Number of the likeliest tokens to draw from. By default, all.
-      top_p: Total probability of the likeliest tokens to draw from (nucleus sampling). By default,
-        1.
-      min_p: Least probability of a token to draw, relative to the likeliest token. By default, 0.
-      repetition_penalty: Lowers the logits of tokens that the text already has (Keskar et al. 2019,
-        arXiv:1909.05858). 1: no penalty.
+      max_new: Maximum number of new tokens.
+      temperature: Sampling temperature. 0: greedy decoding.
+      top_k: Number of most likely tokens to sample from. By default, all.
+      top_p: Total probability of the most likely tokens to sample from (nucleus sampling). By
+        default, 1.
+      min_p: Least probability of a sampled token, relative to the most likely token. By default, 0.
+      repetition_penalty: Factor that lowers the logits of tokens that the text already has (Keskar
+        et al. 2019, arXiv:1909.05858). 1: no penalty.
       beams: Width of the beam search. 1: no beam search.
-      length_penalty: Length penalty of the beam search. Above 1 prefers longer answers.
-      samples: Number of answers to each text. Beam search returns its best answers.
+      length_penalty: Length penalty of the beam search. Values above 1 favor longer answers.
+      samples: Number of answers to each text: samples, or the best beams.
       stop_strings: Texts that end an answer. The answer ends before the first of them.
-      seed: Seed of the draws.
+      seed: Seed of sampling.
       batch_size: Number of rows of a batch.
-      own_drafts: Whether drafts for speculative decoding come from the model itself: from its heads
-        for tokens ahead, or from masks.
+      own_drafts: Whether the model drafts for itself in speculative decoding, with its heads for
+        tokens ahead or with masks.
     """
 
     max_new: Count = 64
@@ -81,9 +81,8 @@ class Decoding:
         check_fields(self)
         if self.beams > 1 and (self.sampling != Sampling() or self.own_drafts):
             raise ValueError(
-                f"Got beams={self.beams} with sampling, a penalty or drafts, expected none of "
-                "these with beam search, which finds the likeliest answer: set beams=1, or leave "
-                "them out."
+                f"Got beams={self.beams} with sampling, a penalty or drafts, which beam search "
+                "does not support: set beams=1, or leave them out."
             )
         if self.samples > 1 and self.beams == 1 and not self.temperature:
             raise ValueError(
@@ -108,10 +107,9 @@ class Answer(NamedTuple):
 
     text: str
     tokens: list[int]  # tokens without a final stop id, but with the tokens of a stop string
-    # Natural log-probability of the tokens, including the stop id or stop string. In beam search,
-    # the score of the beam.
+    # Natural log-probability of the tokens, including the stop id or string, or a beam's score.
     log_prob: float
-    ended: bool  # whether a stop id or a stop string ended the text, and not the maximum length
+    ended: bool  # whether a stop id or a stop string ended the text
 
 
 class Draft(NamedTuple):
@@ -143,7 +141,7 @@ def draft_model(small: Trained, trained: Trained, number: int) -> Draft:
 def trained_drafts(trained: Trained) -> tuple[Any, dict, Drafter, dict]:
     """Returns the first four arguments of `speculate`, for a model that was trained to draft.
 
-    Raises ValueError if it was not trained to draft, by heads for tokens ahead or from masks.
+    Raises ValueError if it was not trained to draft.
     """
     blocks = [form.masked_blocks for form in trained.prompt_forms if form.masked_blocks]
     if not blocks:
@@ -170,16 +168,15 @@ def generate(
         generate(trained, prompts, Decoding(max_new=8))[0][0].text
 
     Args:
-      special: special tokens that an answer may have, in addition to end-of-sequence. None: all but
+      special: special tokens that answers may have, in addition to end-of-sequence. None: all but
         padding.
-      numbers: numbers of the prompts, which their random keys are derived from. None: 0, 1, ….
-      on_text: called with the partial answer after each chunk of tokens, if there is a single
-        prompt.
+      numbers: numbers of the prompts, for their random keys. None: 0, 1, ….
+      on_text: called with the partial answer after each chunk of tokens, for a single prompt.
       on_drafts: called after each batch of speculative decoding with its counts of drafts.
 
     Raises:
-      ValueError: A prompt does not fit the model's positions, or drafts cannot follow the rules of
-        the model. Nothing is generated then.
+      ValueError: A prompt does not fit the model's positions, or speculative decoding cannot follow
+        the model's generation rules.
 
     Warns if a prompt is longer than the rows of training.
     """
@@ -221,14 +218,14 @@ def generate(
 
 
 class _Generator(NamedTuple):
-    """A model in its decoding form, with the settings and the listeners of `generate`."""
+    """A model in its decoding form, with the settings and callbacks of `generate`."""
 
     trained: Trained
     decoding: Decoding
     model: Any
     params: dict
     draft: Draft | None
-    settings: dict[str, Any]  # arguments that all ways of decoding have
+    settings: dict[str, Any]  # common arguments of all decoders
     on_text: Callable[[str], None] | None
     on_drafts: Callable[[DraftCounts], None] | None
 
@@ -265,7 +262,7 @@ class _Generator(NamedTuple):
     def sample(
         self, rows: list[Prompt], numbers: Sequence[int], num_live: int
     ) -> list[list[Answer]]:
-        """Returns the samples of each prompt. Prompts after `num_live` only fill up the batch."""
+        """Returns the samples of each prompt. Prompts after `num_live` only pad the batch."""
         samples = range(self.decoding.samples)
         repeated = [prompt for prompt in rows for _ in samples]
         row_numbers = [number * len(samples) + k for number in numbers for k in samples]
@@ -274,7 +271,7 @@ class _Generator(NamedTuple):
         for decoded in self.chunks(self.batch(repeated), keys, num_live * len(samples)):
             decoded_rows = zip(repeated, *map(np.asarray, decoded))
             old_and_decoded = itertools.zip_longest(answers, decoded_rows)
-            # An answer that a stop string ended does not change while other rows continue.
+            # An answer with a stop string is final while other rows continue.
             answers = [
                 old
                 if old and old.ended
@@ -304,7 +301,7 @@ class _Generator(NamedTuple):
 
 
 def _check_no_rules(trained: Trained) -> None:
-    """Raises ValueError if a model's files have rules that speculative decoding cannot follow."""
+    """Raises ValueError for generation rules that speculative decoding does not support."""
     followed = ("stop_ids", "early_stopping")  # early_stopping affects only beam search
     broken = [
         f"{name}={value!r}"
@@ -313,13 +310,13 @@ def _check_no_rules(trained: Trained) -> None:
     ]
     if broken:
         raise ValueError(
-            f"Got drafts for a model whose files prescribe {', '.join(broken)}, expected none: "
+            f"Got drafts for a model whose files set {', '.join(broken)}, expected none: "
             "decode without drafts."
         )
 
 
 def without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:
-    """Returns the text without an end that may be the start of a stop string.
+    """Removes an end of the text that may be the start of a stop string.
 
     >>> without_partial_stop("a = 1\\nd", ("\\ndef",))
     'a = 1'

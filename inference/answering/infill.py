@@ -1,4 +1,4 @@
-"""Predictions of the tokens that an objective hides, together with the true tokens."""
+"""Predictions of the tokens that an objective hides, next to the true tokens."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ class Infilled(NamedTuple):
 def infill(
     objective: Objective, model, params, ids: TokenIds, group: RowGroup, keys, rows: Row
 ) -> list[Infilled]:
-    """Hides parts of rows of one document each, and predicts them greedily from the rest.
+    """Hides parts of rows of one document each, and predicts them greedily.
 
     Predictions consist of text, sentinels and end-of-sequence. Each new token runs the whole model
     again, so use this only for a few short rows.
@@ -51,8 +51,8 @@ def fill_in_place(
 ) -> list[Infilled]:
     """Predicts masked tokens in rows of one document each, every token independently.
 
-    In the result, sentinel k stands for the k-th mask. Tokens that are predicted without a mask are
-    left out. Rows without a mask, and masks beyond the number of sentinels, are left out as well.
+    Sentinel k stands for the k-th mask. Predictions without a mask, masks beyond the number of
+    sentinels and rows without a mask are left out.
     """
     features, batch = _corrupted(objective, model, ids, group, keys, rows)
     heads = [form.head for form in objective.facts.prompt_forms if form.mode in MASKED]
@@ -106,8 +106,7 @@ def greedy_targets(
     """Returns i32[B, T]: the greedy targets, each predicted given the targets before it.
 
     Args:
-      batch: batch of the model. Its decoder inputs after the slot that predicts the first target
-        are not used.
+      batch: batch of the model. Decoder inputs after the slot of the first target are not used.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.
     """
     rows, targets = batch["decoder_target_tokens"].shape

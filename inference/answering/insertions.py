@@ -1,4 +1,4 @@
-"""Writes texts by insertions: inserts one token after another until nothing is missing.
+"""Inserts one token after another into a text until nothing is missing.
 
     insert(trained, ["import as np"], max_new=8)[0].text
 
@@ -26,14 +26,14 @@ from ..decoding.sampling import NEVER, Sampling, choose, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 
-ENOUGH = 0.9  # stops at this probability that nothing is missing, as in the published code
+ENOUGH = 0.9  # stops at this probability of "nothing is missing", as in the published code
 
 
 class Written(NamedTuple):
-    """A text that a model has added tokens to."""
+    """A text with the tokens that a model added."""
 
     text: str
-    # Whether end-of-sequence or a complete text ended it, and not the maximum length.
+    # whether it ended before the maximum length
     ended: bool
 
 
@@ -53,12 +53,12 @@ def insert(
         insert(trained, ["The cat the mat."], temperature=1.0)
 
     A step draws a slot and a token from their joint softmax (Patel et al. 2025, arXiv:2505.05755).
-    A text ends if the head "stop" gives a probability of 0.9 or more that nothing is missing. Each
-    step reads the whole text again, with the logits of all slots in memory.
+    A text ends if the head "stop" predicts "nothing is missing" with a probability of 0.9 or more.
+    Each step reads the whole text again.
 
     Args:
-      temperature: temperature of the draws. 0 takes the likeliest slot and token.
-      numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
+      temperature: sampling temperature. 0: the most likely slot and token.
+      numbers: numbers of the texts, for their random keys. None: 0, 1, ….
 
     Raises:
       ValueError: A text with its insertions has more slots than the model has positions.
@@ -117,7 +117,7 @@ def insert_tokens(
 
 
 def _inserted(tokens_T, after, token):
-    """Returns the tokens with a token inserted after a slot. The last token is dropped."""
+    """Inserts a token after a slot, and drops the last token."""
     slot_T = jnp.arange(tokens_T.size)
     later_T = jnp.where(slot_T == after + 1, token, jnp.roll(tokens_T, 1))
     return jnp.where(slot_T <= after, tokens_T, later_T)

@@ -1,4 +1,4 @@
-"""The probability of each token of a text, and the likeliest tokens instead.
+"""The probability of each token of a text, and the most likely tokens in its place.
 
     likeliest_tokens(trained, "import os")[1].others[0]     # Guess(" os", 4219, 0.31)
 
@@ -21,7 +21,7 @@ from .scoring import answer_log_probs, answered_prompt, score
 
 
 class Alternatives(NamedTuple):
-    """A token of a text, its probability, and the likeliest tokens in its place."""
+    """A token of a text, its probability, and the most likely tokens in its place."""
 
     token: str
     probability: float
@@ -31,14 +31,14 @@ class Alternatives(NamedTuple):
 def likeliest_tokens(
     trained: Trained, text: str, top: int = 5, context: str = ""
 ) -> list[Alternatives]:
-    """Returns the probability of each token of a text, and the `top` likeliest tokens instead.
+    """Returns the probability of each token of a text, and the `top` most likely tokens.
 
     A model that predicts from left to right reads the tokens before each token. A model that fills
     masks reads all other tokens, as in `score`.
 
     Args:
       top: number of tokens in place of each token.
-      context: text before it, which an encoder-decoder needs: `text` is then its answer.
+      context: text before it. An encoder-decoder requires it, and `text` is the answer.
 
     Raises ValueError for texts or a model that `score` rejects.
     """
@@ -79,7 +79,7 @@ def _in_place(
 
 
 def _next_figures(model, ids: TokenIds, top: int, params, batch):
-    """Returns f32[B, T, 2 top]: the likeliest next tokens' probabilities, then their ids."""
+    """Returns f32[B, T, 2 top]: probabilities of the top next tokens, then their ids."""
     outputs = model.apply(params, batch)
     logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
     allowed_V = allowed_token_mask(ids, model.vocab_size)

@@ -1,7 +1,7 @@
-"""The hidden states that predict masks, read as in training.
+"""The hidden states that predict masks, as in training.
 
-Most models read masks as inputs. Models that learned to predict tokens in any order read the given
-tokens alone, and ask for each mask by a noised copy that knows its position.
+Most models read masks as inputs. Any-order models read only the given tokens, and predict each mask
+from a noised copy with its position.
 
 Letters: B rows, T slots, E width of a hidden state.
 """
@@ -20,7 +20,7 @@ from ..trained import Trained
 
 
 class MaskReading(NamedTuple):
-    """How a model predicts masks; it is hashable, so that a compiled program is kept for it."""
+    """How a model predicts masks. It is hashable, as a key of compiled programs."""
 
     head: str | None  # `PromptForm.head`
     predicted: str  # `PromptForm.predicted`
@@ -54,8 +54,8 @@ def mask_states(model, reading: MaskReading, params, batch) -> tuple[Array, Call
 def states_and_head(outputs, head: str | None):
     """Returns (hidden states [B, T, E], states -> logits) of a head over ids.
 
-    If the head has a separate stack, like ELECTRA's generator, these are the states of that stack.
-    None is the vocabulary projection.
+    A head with its own stack, like ELECTRA's generator, has its own states. None: the vocabulary
+    projection.
     """
     head = head or "vocabulary"
     states = outputs.hidden[head if head in outputs.hidden else "top"]
@@ -71,7 +71,7 @@ class _Row(NamedTuple):
 
 
 class _Sorted(NamedTuple):
-    """The slots of a row: first given tokens, then masks, then padding, each from left to right."""
+    """The slots of a row: given tokens, masks and padding, each from left to right."""
 
     tokens: Array  # i32[T]
     positions: Array  # i32[T]
@@ -98,10 +98,10 @@ def _sorted(mask: int, row: _Row) -> _Sorted:
 
 
 def _grouped(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
-    """Returns the batch of `any_subset_lm`: given tokens are a group, and masks are the next.
+    """Returns the batch of `any_subset_lm`, and the copy of each slot of the row.
 
-    Given tokens attend to each other. The copies of masks attend to them and to each other. The
-    second result is the copy of each slot of the row.
+    Given tokens are a group and attend to each other. Copies of masks, the next group, attend to
+    them and to each other.
     """
     text = _sorted(reading.mask, row)
     asked = {
@@ -121,11 +121,10 @@ def _grouped(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
 
 
 def _shuffled(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
-    """Returns the batch of `shuffled_lm`: each mask is the next token after the given tokens.
+    """Returns the batch of `shuffled_lm`, and the copy of each slot of the row.
 
-    A slot reads the given token before its own, or bos, and knows the positions of both. The slot
-    that reads the last given token is a noised copy for each mask, and knows the mask's position.
-    The second result is the copy of each slot of the row.
+    Each mask is the next token after all given tokens: a noised copy of the slot that reads the
+    last given token, with the mask's position.
     """
     text = _sorted(reading.mask, row)
     slot = jnp.arange(text.tokens.size, dtype=jnp.int32)

@@ -1,7 +1,8 @@
-"""Guessing masks: the likeliest tokens of each mask of a text.
+"""The most likely tokens of each mask of a text.
 
     guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
-    guesses[0][0][0]           # the likeliest token of the first mask: Guess(token, id, p)
+    guesses[0][0][0]
+    # the most likely token of the first mask: Guess(token, id, p)
 
 Letters: B rows, T slots, K masks of a row, V ids.
 """
@@ -30,7 +31,7 @@ from ..trained import Trained, allowed_token_mask, prompt_form
 from .mask_queries import MaskReading, mask_reading, mask_states
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # names of masks in texts
-MASKED = ("mask", "unmask")  # modes that share a prompt form: training prepares for both
+MASKED = ("mask", "unmask")  # modes that share a prompt form
 
 
 class Guess(NamedTuple):
@@ -49,7 +50,7 @@ class Masked(NamedTuple):
 def masked_tokens(
     trained: Trained, prompt: PromptForm, tokens: Sequence[int], hidden: Sequence[int]
 ) -> Masked:
-    """Returns tokens in a prompt form, with masks in place of the hidden tokens (their indices)."""
+    """Returns tokens in a prompt form, with masks at the indices in `hidden`."""
     given = list(tokens)
     for index in hidden:
         given[index] = trained.ids.special("mask")
@@ -79,7 +80,7 @@ def fill_masks(
     top: int = 5,
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[list[Guess]]]:
-    """Returns the `top` likeliest tokens of each mask of each text, predicted independently."""
+    """Returns the `top` most likely tokens of each mask, predicted independently."""
     prompt = prompt_form(trained, "mask")
     masked_texts = [masked_text(trained, text, prompt) for text in texts]
     return mask_guesses(trained, masked_texts, top, batching)
@@ -91,7 +92,7 @@ def mask_guesses(
     top: int = 5,
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[list[Guess]]]:
-    """Returns the `top` likeliest tokens of each mask of each row, as `fill_masks` for texts."""
+    """Returns the `top` most likely tokens of each mask of each row, like `fill_masks`."""
     prompt = prompt_form(trained, "mask")
     check_texts(trained, [masked.tokens for masked in masked_texts])
     predict = jitted(mask_logits, trained.model, mask_reading(trained, prompt))
@@ -119,14 +120,14 @@ def mask_guesses(
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) -> dict:
     """Returns a batch with bidirectional attention for the model's stack.
 
-    `segment` is the segment id of all tokens, by which two towers distinguish the texts of a pair.
+    `segment` is the segment id of all tokens, which distinguishes a pair's texts for two towers.
     """
     if trained.model.layout == "decoder":
         width = padded_width(rows, trained.model.max_positions)
         return padded_rows("decoder", rows, width)[0]
     batch = encoder_batch(rows, trained.model.max_positions, segment)
     if "generator" in trained.model.heads:
-        # ELECTRA replaces tokens at labeled slots. In inference no slot is labeled.
+        # ELECTRA replaces tokens at labeled slots, and inference has none.
         zeros = jnp.zeros((len(rows), 1), jnp.int32)
         names = ("target_tokens", "target_slots", "loss_weights")
         batch |= {f"encoder_{name}": zeros for name in names}

@@ -1,6 +1,6 @@
 """The distribution of the token after a text.
 
-    next_tokens(trained, ["import"], top=3)[0][0]     # the likeliest token: Guess(token, id, p)
+    next_tokens(trained, ["import"], top=3)[0][0]     # the most likely token: Guess(token, id, p)
 
 Letters: B rows, P slots, V ids, N tokens shown.
 """
@@ -25,14 +25,14 @@ def next_tokens(
     top: int = 5,
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[list[Guess]]:
-    """Returns the `top` likeliest tokens after each text, with their probabilities.
+    """Returns the `top` most likely tokens after each text, with their probabilities.
 
         next_tokens(trained, ["def f(x):", "import"], top=3)
         # [[Guess("\\n", 202, 0.81), …], [Guess(" os", 4219, 0.07), …]]
 
     A text is read as in training: from left to right, or both ways if the model was trained to
-    complete or answer texts. In the second case the next token starts the answer. Do not end a text
-    with a space, since the space belongs to the next token.
+    complete or answer texts, where the next token starts the answer. Do not end a text with a
+    space, since the space belongs to the next token.
 
     Raises ValueError if a text has blanks or is longer than the model's positions.
     """

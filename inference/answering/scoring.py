@@ -49,7 +49,7 @@ class Scored(NamedTuple):
 
     tokens: list[str]
     log_probs: list[float]  # natural log-probability of each token
-    bytes: int  # length of the text in UTF-8 bytes, without names of blanks
+    bytes: int  # number of UTF-8 bytes of the text, without names of blanks
     # Whether this is the log-probability of the text. False for a pseudo-log-likelihood.
     exact: bool = True
 
@@ -71,23 +71,21 @@ def score(
     """Returns the log-probability of the second text of each pair, given the first text.
 
     The first text is the prompt and the second its answer, including end-of-sequence. Models that
-    continue texts instead read the tokens of both texts together. They score the tokens beyond the
-    first text, including a token that spans both texts. With an empty first text, they score each
-    token given the tokens before it.
+    continue texts tokenize both texts together, and score the tokens beyond the first text,
+    including a token that spans both.
 
-    An encoder, or a decoder that only learned to predict masks, scores each token given all other
-    tokens, masked one at a time. This is a pseudo-log-likelihood (Salazar et al. 2020,
-    arXiv:1910.14659) and not a probability of the text, so its bits per byte have no meaning.
+    Models that predict masks score each token given all others, masked one at a time. This
+    pseudo-log-likelihood (Salazar et al. 2020, arXiv:1910.14659) is not a probability of the text,
+    so its bits per byte have no meaning.
 
     Args:
       pairs: (first text, second text); the first text may be "".
       denoiser: mode token before the first text (UL2).
 
     Raises:
-      ValueError: A second text is empty or does not fit the model's positions. A first text is
-        missing for a model that reads it both ways, or present for a model that predicts masks. The
-        model does not predict tokens, is a block diffusion model, or was trained only for its
-        states. A denoiser is given, but the scored text does not follow a mode token.
+      ValueError: A second text is empty or too long. A first text is missing for a model that reads
+        it both ways, or given for a model that predicts masks. The model does not predict tokens or
+        is a block diffusion model. A denoiser is given, but the model has no mode tokens.
     """
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to score, expected some words.")
@@ -114,14 +112,14 @@ def answer_log_probs(
     slot_figures: Callable | None = None,
     figure_settings: tuple = (),
 ) -> list[np.ndarray]:
-    """Returns for each (prompt, n) the log-probabilities f64[n] of the last n tokens of its start.
+    """Returns, for each (prompt, n), f64[n]: log-probabilities of the last n tokens of its start.
 
         answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # given the tokens before each
 
     Args:
-      slot_figures: function (model, *figure_settings, params, batch) -> [B, T, …], which computes
-        figures of each next token. By default these are the log-probabilities.
-      figure_settings: hashable arguments of this function. Equal ones share a compiled program.
+      slot_figures: function (model, *figure_settings, params, batch) -> [B, T, …] of each next
+        token, by default its log-probability.
+      figure_settings: hashable arguments of this function.
 
     Raises:
       ValueError: A prompt has more slots than the model has positions.
@@ -157,14 +155,13 @@ def answer_slots(layout: str, prompt: Prompt, count: int) -> slice:
 def answered_prompt(
     trained: Trained, context: str, text: str, denoiser: str | None = None
 ) -> tuple[Prompt, int]:
-    """Returns the prompt of a context with its answer, and the number of tokens to score."""
+    """Returns the prompt with its answer, and the number of tokens to score."""
     forms = trained.prompt_forms
     reads_both_ways = forms and not any(form.causal for form in forms)
     if not context and (trained.model.layout == "encoder_decoder" or reads_both_ways):
         raise ValueError(
-            "Got a text to score without a text before it: an encoder-decoder, or a decoder that "
-            "reads texts both ways, scores an answer given a text. Give both, for example `pretrax "
-            "predict --run=RUN --score TEXT --target=ANSWER`."
+            "Got a text to score without a text before it: this model scores an answer given a "
+            "text. Give both, for example `pretrax predict --run=RUN --score TEXT --target=ANSWER`."
         )
     if not context:
         return _continued(trained, context, text, denoiser)
@@ -188,7 +185,7 @@ def _continued(
 ) -> tuple[Prompt, int]:
     """Returns the tokens of both texts together, and the number of tokens beyond the context.
 
-    The tokens are the same as in training. A token that spans the cut counts as beyond the context.
+    A token that spans the cut counts as beyond the context.
     """
     _check_no_denoiser(denoiser)
     whole = trained.encode(context + text)
@@ -202,7 +199,7 @@ def _check_predicts_tokens(trained: Trained) -> None:
     if "vocabulary" not in heads and "generator" not in heads:
         raise ValueError(
             f"Got a model with the heads {', '.join(heads) or 'none'}, expected 'vocabulary' among "
-            "them, which gives each token its probability: score texts with a model that causal_lm "
+            "them: score texts with a model that causal_lm "
             "or masked_lm trained."
         )
     if predicts_from_left(trained) or is_trained_for(trained, "mask"):
@@ -239,8 +236,8 @@ def next_log_probs(model, params, batch):
 def _score_in_place(trained, pairs, batching):
     if any(context for context, _ in pairs):
         raise ValueError(
-            "Got a text and its answer, expected one text: a model that predicts masks scores "
-            "texts without a context. Leave out the answer."
+            "Got a text and its answer, expected one text for a model that predicts masks: leave "
+            "out the answer."
         )
     scores = []
     silent = batching._replace(on_batch=None)
@@ -260,7 +257,7 @@ def pseudo_log_probs(
     texts: Sequence[tuple[Tokens, Tokens]],
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[np.ndarray]:
-    """Returns for each (given, rest) the log-probabilities f64[n] of the n tokens of the rest.
+    """Returns, for each (given, rest), f64[n]: log-probabilities of the n tokens of the rest.
 
     Each token is masked alone, and predicted from all other tokens.
     """
@@ -276,16 +273,15 @@ def hidden_log_probs(
     candidates: Sequence[int] | None = None,
     masked: bool = True,
 ) -> list[np.ndarray]:
-    """Returns for each (tokens, hidden) the log-probabilities f64[n] of its n hidden tokens.
+    """Returns, for each (tokens, hidden), f64[n]: log-probabilities of its n hidden tokens.
 
         hidden_log_probs(trained, [([5, 6, 7], [0]), ([5, 6, 7], [1, 2])])    # for 5; for 6 and 7
 
     All hidden tokens of a text are masked at once, and predicted from the other tokens.
 
     Args:
-      candidates: ids whose log-probabilities f64[n, candidates] are returned instead, in this
-        order.
-      masked: whether the hidden tokens are masked. Otherwise the model reads them.
+      candidates: ids whose log-probabilities f64[n, candidates] are returned instead.
+      masked: whether the hidden tokens are masked. False: the model reads them.
 
     Raises:
       ValueError: The vocabulary has no mask, or a text is longer than the model's positions.
@@ -301,7 +297,7 @@ def hidden_log_probs(
     check_texts(trained, [[*form.before, *longest, *form.after]])
 
     def log_probs(indices: list[int]) -> Iterator[np.ndarray]:
-        # The batch is filled up, so that all texts of a length share a compiled program.
+        # Full batches let all texts of a length share a compiled program.
         chosen = indices + indices[-1:] * (batching.size - len(indices))
         rows = []
         most = max(len(texts[i][1]) for i in chosen)
@@ -326,8 +322,8 @@ def hidden_log_probs(
 def _log_probs_at(model, reading, candidates, params, batch, slots_BxK, labels_BxK, predicted_V):
     """Returns f32[B, K]: the log-probabilities of the labels of the masks in these slots.
 
-    With candidates, returns f32[B, K, candidates] instead. The probability is over all ids that the
-    model learned to predict.
+    With candidates, returns f32[B, K, candidates]. Probabilities are over all ids that the model
+    learned to predict.
     """
     logits = mask_logits(model, reading, params, batch, slots_BxK)
     logits_BxKxV = jnp.where(predicted_V, logits, NEVER)

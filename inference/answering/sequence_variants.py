@@ -1,4 +1,4 @@
-"""Zero-shot scores of variants: the log-likelihood of a mutated sequence minus the wild type's.
+"""Zero-shot scores of variants: log-likelihood of the mutated sequence minus the wild type's.
 
     variants = [SequenceVariant.of("MKTAY", "K2R"), SequenceVariant.of("MKTAY", "K2R:A4G")]
     score_variants(trained, "MKTAY", variants)     # f64[2], negative for unlikely variants
@@ -22,17 +22,17 @@ from .scoring import answer_log_probs, answered_prompt, hidden_log_probs, pseudo
 
 Marginal = Literal["masked_marginal", "wild_type_marginal"]
 Scoring = Literal[Marginal, "pseudo_likelihood", "likelihood", "bound"]
-NOISES = 64  # number of masks that the bound of a diffusion model averages over
+NOISES = 64  # number of masks that a diffusion model's bound is averaged over
 SEED = 0  # seed of these masks
 SUBSTITUTION = re.compile(r"([A-Za-z])([0-9]+)([A-Za-z])")
-REPEATS = 64  # number of times that a letter is repeated, so that it has tokens of several letters
+REPEATS = 64  # number of repetitions of a letter, enough to show tokens of several letters
 
 
 class SequenceVariant(NamedTuple):
     """A variant of a wild type."""
 
     sequence: str
-    # (index from 0, new letter) of each substitution. None if the sequence has another length.
+    # (index from 0, new letter) of each substitution. None for a sequence of another length.
     substitutions: tuple[tuple[int, str], ...] | None
 
     @classmethod
@@ -42,8 +42,8 @@ class SequenceVariant(NamedTuple):
         >>> SequenceVariant.of("MKTAY", "K2R:A4G").sequence
         'MRTGY'
 
-        Raises ValueError for another form, a position outside of the wild type or given twice, and
-        a letter that the wild type does not have there.
+        Raises ValueError for another form, an invalid or repeated position, and a letter that the
+        wild type does not have there.
         """
         letters = list(wild_type)
         substitutions: dict[int, str] = {}
@@ -94,22 +94,22 @@ def score_variants(
         wild_type_marginal   the same sum from one pass over the wild type, without masks
         pseudo_likelihood    difference of the sums of log p(letter | all other letters): a pass for
                              each letter of each variant
-        likelihood           difference of the log-probabilities, for causal models. The end of the
-                             sequence is not counted
+        likelihood           difference of the log-probabilities without end-of-sequence, for causal
+                             models
         bound                difference of the bounds on the log-probabilities, for masked diffusion
                              models. Variants and wild type have the same masks, so that most of the
                              noise cancels
 
     Args:
-      scoring: how to score. None: "likelihood" for a causal model, "bound" for a masked diffusion
-        model, and "masked_marginal" for other masked models.
-      both_strands: whether to average the scores of DNA or RNA and of its reverse complement.
-      batching: `on_batch` is called with each batch's share of all rows. The shares add up to 1.
+      scoring: how to score. None: "likelihood" for causal models, "bound" for masked diffusion, and
+        "masked_marginal" for other masked models.
+      both_strands: whether to average the scores of DNA or RNA and its reverse complement.
+      batching: `on_batch` is called with each batch's share of all rows.
 
     Raises:
-      ValueError: The model does not support the score, or a sequence does not fit its positions. A
-        marginal gets a variant of another length, both strands, or a vocabulary whose tokens are
-        not letters.
+      ValueError: The model does not support the score, or a sequence does not fit its positions.
+        For marginals: a variant has another length, both strands are given, or tokens are not
+        letters.
     """
     scoring = scoring or usual_scoring(trained)
     check_scoring(trained, scoring, both_strands)
@@ -130,9 +130,9 @@ def score_variants(
 
 
 def usual_scoring(trained: Trained) -> Scoring:
-    """Returns how variants are scored for the training of a model.
+    """Returns the default scoring for a model's training.
 
-    Raises ValueError for a model whose training gives sequences no likelihood.
+    Raises ValueError for a model that gives sequences no likelihood.
     """
     if trained.model.layout != "encoder_decoder":
         if predicts_from_left(trained):
@@ -171,17 +171,14 @@ def check_scoring(trained: Trained, scoring: Scoring, both_strands: bool) -> Non
 
 
 def longest_sequence(trained: Trained) -> int | None:
-    """Returns the largest number of tokens of a sequence in the rows of training; None: any."""
+    """Returns the maximum number of tokens of a sequence in training. None: any."""
     stack = "decoder" if trained.model.layout == "decoder" else "encoder"
     limits = {trained.model.max_positions, trained.lengths.get(stack, 0)} - {0}
     return min(limits) - sum(map(len, text_frame(trained))) if limits else None
 
 
 def sequence_check(trained: Trained) -> Callable[[str], str | None]:
-    """Returns a function that says why the model cannot read a sequence, or returns None.
-
-    The reason is a letter that the vocabulary lacks, or a length beyond the rows of training.
-    """
+    """Returns a function that returns why the model cannot read a sequence, or None."""
     longest = longest_sequence(trained)
 
     @functools.lru_cache(maxsize=256)
@@ -202,7 +199,7 @@ def sequence_check(trained: Trained) -> Callable[[str], str | None]:
 
 
 def reverse_complement(sequence: str, kind: Literal["dna", "rna"] = "dna") -> str:
-    """Returns the other strand of DNA or RNA, which is read in the other direction.
+    """Returns the reverse complement of DNA or RNA.
 
     >>> reverse_complement("AACGN"), reverse_complement("AACGU", "rna")
     ('NCGTT', 'ACGUU')
@@ -263,7 +260,7 @@ def _substitutions(variant: SequenceVariant) -> dict[int, str]:
 
 
 def _token_of_each(trained: Trained, sequence: str) -> list[int]:
-    """Returns the token of each letter. Raises ValueError if tokens depend on other letters."""
+    """Returns the token of each letter. Raises ValueError if tokens are not single letters."""
     tokens = trained.encode(sequence)
     token_of = {letter: trained.encode(letter) for letter in set(sequence)}
     if [[token] for token in tokens] != [token_of[letter] for letter in sequence]:
@@ -291,8 +288,7 @@ def _log_likelihoods(trained: Trained, sequences: Iterable[str], batching: Batch
 def _bounds(trained: Trained, sequences: Iterable[str], batching: Batching):
     """Returns bounds on the log-likelihoods, estimated from the same masks for all sequences.
 
-    The number of masks is uniform between 1 and the length, in strata, and the tokens with the
-    lowest random numbers are masked.
+    The number of masks is stratified and uniform between 1 and the length.
     """
     rows = [trained.encode(sequence) for sequence in sequences]
     random = np.random.default_rng(SEED)
@@ -309,7 +305,7 @@ def _bounds(trained: Trained, sequences: Iterable[str], batching: Batching):
 
 
 def _in_shares(batching: Batching, total: int) -> Batching:
-    """Returns a batching that calls `on_batch` with the share of `total` that a batch has."""
+    """Returns a batching that calls `on_batch` with each batch's share of `total`."""
     on_batch = batching.on_batch
     return batching._replace(on_batch=on_batch and (lambda rows: on_batch(rows / total)))
 

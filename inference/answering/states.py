@@ -4,9 +4,8 @@
         text_states.layers           # f32[2, T, E]: the embeddings, and the last layer
         text_states.layers[:, text_states.text].mean(1)
 
-A text is read as in training. An encoder, or the encoder of an encoder-decoder, reads it both ways.
-A decoder reads it from left to right, or both ways if training did so (prefix language modeling,
-UL2).
+A text is read as in training: both ways by an encoder, and from left to right by a decoder, unless
+it was trained to read both ways (prefix language modeling, UL2).
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,8 +37,8 @@ class TextRow(NamedTuple):
     """A text as a model reads it."""
 
     tokens: list[int]
-    text: slice  # the slots of the text without the frame around it
-    prefix: int  # number of first tokens that a decoder reads both ways
+    text: slice  # the slots of the text without the frame
+    prefix: int  # number of leading tokens that a decoder reads both ways
 
 
 def states(
@@ -52,7 +51,7 @@ def states(
 
     Raises:
       ValueError: A text has no tokens, or more than the model has positions. A layer does not
-        exist. A model with two encoders, such as two towers, only supports the last layer.
+        exist. Models with two encoders have only the last layer.
     """
     tokens = [trained.encode(text) for text in texts]
     yield from token_states(trained, tokens, layers=layers, batch_size=batch_size)
@@ -65,7 +64,7 @@ def token_states(
     layers: Sequence[int] = (TOP,),
     batch_size: int = 32,
 ) -> Iterator[tuple[int, TextStates]]:
-    """Yields the same as `states`, for texts that are token ids."""
+    """Like `states`, for texts that are token ids."""
     layers = tuple(layers)
     model = trained.model
     params = trained.params
@@ -86,8 +85,8 @@ def token_states(
 def all_layers(trained: Trained) -> list[int]:
     """Returns the numbers of all layers, including 0 for the embeddings.
 
-    ELECTRA has the layers of its discriminator. Other models without a single `Transformer` have
-    only the last layer.
+    ELECTRA has its discriminator's layers. Other models of several networks have only the last
+    layer.
     """
     model = trained.model
     if model.config is None and model.part is None:
@@ -108,7 +107,7 @@ def check_layers(trained: Trained, layers: Sequence[int]) -> None:
 
 
 def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
-    """Returns the tokens of a text in the frame that training puts around it."""
+    """Returns the tokens of a text, framed as in training."""
     before, after = text_frame(trained)
     row = [*before, *tokens, *after]
     form = prompt_form(trained, mode_of(trained))
@@ -122,8 +121,7 @@ def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
 def ending_slot(trained: Trained, text: str, end: int, slots: slice) -> int:
     """Returns the slot of the token in which the first `end` characters of a text end.
 
-    The slot is found by the number of tokens of these characters. `slots` are the slots of the
-    text's tokens. A text that was cut has fewer slots than tokens.
+    `slots` are the slots of the text's tokens, fewer if the text was cut.
     """
     tokens = len(trained.encode(text[:end]))
     return min(max(slots.start + tokens - 1, slots.start), slots.stop - 1)

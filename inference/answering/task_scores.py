@@ -1,4 +1,4 @@
-"""Downstream tasks: a model answers their examples, and the tasks' metrics score the answers."""
+"""Scores a model's answers to the examples of downstream tasks."""
 
 import json
 import os

@@ -26,9 +26,9 @@ def taught(
 ) -> Iterator[Document]:
     """Yields the documents with the teacher's predictions of their tokens.
 
-    Each token is predicted from the tokens before it in its document. A document that is longer
-    than a row of the teacher's training is read in windows that overlap by half. Then each token
-    after the first window is predicted from at least half a window.
+    Each token is predicted from the tokens before it in its document. Documents longer than the
+    teacher's training rows are read in windows that overlap by half, so each token after the first
+    window has at least half a window of context.
 
     Args:
       trained: the teacher, a decoder that predicts text from left to right.
@@ -38,14 +38,14 @@ def taught(
     """
     if trained.model.layout != "decoder" or not predicts_from_left(trained):
         raise ValueError(
-            f"Got a teacher of layout {trained.model.layout!r} that was not trained to continue a "
-            "text, expected a decoder that was, for example with causal_lm: choose another run."
+            f"Got a teacher of layout {trained.model.layout!r} that was not trained to continue "
+            "text, expected a decoder, for example trained with causal_lm: choose another run."
         )
     longest = trained.lengths.get("decoder") or trained.model.max_positions
     if not longest:
         raise ValueError(
-            "The teacher does not know the length of the rows that it was trained on, since it was "
-            "imported without it: train it with pretrax, or import a model with positions."
+            "The row length of the teacher's training is not known, since it was imported without "
+            "it: train it with pretrax, or import a model with positions."
         )
     group: list[Document] = []
     for document in documents:
@@ -98,7 +98,7 @@ def windows_of(tokens: int, size: int) -> list[tuple[int, int, int]]:
 
 
 def _predictions(model, ids: TokenIds, likeliest: int, params, batch):
-    """Returns i32[B, T, 2, N]: the likeliest next tokens of each slot, and their probabilities."""
+    """Returns i32[B, T, 2, N]: the top next tokens of each slot, and their probabilities."""
     outputs = model.apply(params, batch)
     logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
     allowed_V = allowed_token_mask(ids, model.vocab_size)

@@ -1,4 +1,4 @@
-"""Writing masks: a text in which all masks are filled, in an order and a number of steps.
+"""Unmasking: fills all masks of a text, in an order and a number of steps.
 
     unmask(trained, ["The [MASK] sat on the [MASK]."])           # a text
 
@@ -24,7 +24,7 @@ from .ancestral import mask_noise, posterior_weights
 from .mask_queries import MaskReading, mask_reading
 from .masks import Masked, batch_of, mask_logits, masked_text
 
-# Orders that support greedy writing; "gibbs" always draws tokens.
+# Orders that support greedy decoding; "gibbs" always samples.
 LikeliestOrder = Literal[
     "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "ancestral"
 ]
@@ -78,12 +78,12 @@ def unmask(
 
     Args:
       texts: texts with "[MASK]".
-      mode: "denoise" for a model that learned from random tokens. Each mask starts as a random
-        token of text, and a step may overwrite any of them, in the order "ancestral" (Sahoo et al.
-        2025, arXiv:2506.10892).
+      mode: "denoise" for a model trained on random tokens. Each mask starts as a random token, and
+        a step may overwrite any of them, in the order "ancestral" (Sahoo et al. 2025,
+        arXiv:2506.10892).
       steps: number of steps. None: the number of masks of the text.
-      temperature: temperature of the draws. 0 takes the likeliest token of each mask.
-      numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
+      temperature: sampling temperature. 0: the most likely token of each mask.
+      numbers: numbers of the texts, for their random keys. None: 0, 1, ….
 
     Raises:
       ValueError: A text has no mask, or `order` is "gibbs" with temperature 0.
@@ -124,12 +124,12 @@ def write_masks(
     batching: Batching = DEFAULT_BATCHING,
     record: int = 0,
 ) -> list[list]:
-    """Returns the tokens that are written into the masks of each row, as a list of K ids.
+    """Returns the tokens that fill the masks of each row, as a list of K ids.
 
     Args:
-      rows: tokens with masks. `unmask` describes the other arguments.
-      record: number of calls of the model after each of which the K ids are returned, as a list of
-        lists. 0 returns the last ids alone.
+      rows: tokens with masks. For the other arguments, see `unmask`.
+      record: number of model calls after each of which the K ids are returned, as a list of lists.
+        0: only the last ids.
     """
     numbers = range(len(rows)) if numbers is None else numbers
     order = "ancestral" if mode == "denoise" else order
@@ -171,21 +171,20 @@ def write_masks(
 
 
 def check_order(order: Order, temperature: float) -> None:
-    """Raises ValueError if the order draws tokens and the temperature is 0."""
+    """Raises ValueError if the order samples tokens and the temperature is 0."""
     if order == "gibbs" and not temperature:
         raise ValueError(
-            "Got order='gibbs' with temperature=0, expected a temperature at which tokens are "
-            "drawn: set a temperature above 0, such as 1."
+            "Got order='gibbs' with temperature=0: set a temperature above 0, such as 1."
         )
 
 
 class MaskSteps(NamedTuple):
-    """A text while its masks are written.
+    """A text while its masks are filled.
 
     Attributes:
-      tokens: texts of the tokens of the row, with the mask's name for masks.
+      tokens: text of each token of the row, with the mask's name for masks.
       masks: indices of the masks in `tokens`.
-      steps: texts of the masks after each step; None for a mask that is not written yet.
+      steps: text of each mask after each step; None for a mask that is not filled yet.
     """
 
     tokens: list[str]
@@ -203,7 +202,7 @@ def unmasking_steps(
     temperature: NonNegative = 0.0,
     seed: int = 0,
 ) -> MaskSteps:
-    """Returns the masks of a text after each step of `unmask`, which describes the arguments.
+    """Returns the masks of a text after each step of `unmask`, with the same arguments.
 
     unmasking_steps(trained, "import [MASK], [MASK]").steps
     # [[None, "sys"], ["os", "sys"]]
@@ -236,9 +235,9 @@ def unmasking_steps(
 class MaskSlots(NamedTuple):
     """The masks of a batch of rows."""
 
-    slots: Any  # i32[B, K]: slots of the masks, which their random keys are derived from
+    slots: Any  # i32[B, K]: slots of the masks, which seed their random keys
     is_mask: Any  # bool[B, K]: True for masks, which come first, and False for padding
-    steps: Any  # i32[B]: number of steps in which a row is written
+    steps: Any  # i32[B]: number of steps of each row
     keys: Any  # a random key for each row
 
     @property
@@ -247,15 +246,15 @@ class MaskSlots(NamedTuple):
 
 
 class Unmasking(NamedTuple):
-    """How masks are written: the order, the initial tokens and the noise."""
+    """How masks are filled: the order, the initial tokens and the noise."""
 
     order: Order
-    sampled: bool  # whether tokens are drawn; otherwise the likeliest token is written
+    sampled: bool  # whether tokens are sampled instead of the most likely ones
     noise: Callable | None  # `PromptForm.noise`, for the order "ancestral"
     mask: int  # id of the mask
     text: tuple[int, int]  # first id of text, and the id after the last
     random: bool = False  # whether masks start as random tokens of text
-    record: int = 0  # number of calls whose tokens are returned; 0 returns the last ones alone
+    record: int = 0  # number of calls whose tokens are returned; 0: only the last
 
 
 def _unmask(
@@ -268,11 +267,11 @@ def _unmask(
     allowed_V,
     temperature,
 ):
-    """Returns the tokens i32[B, K] written into the masks."""
+    """Returns the tokens i32[B, K] that fill the masks."""
     name = f"{'decoder' if model.layout == 'decoder' else 'encoder'}_input_tokens"
     input_BxT = jnp.asarray(batch[name])
     rows_Bx1 = jnp.arange(masks.slots.shape[0])[:, None]
-    # The slot of padding is beyond the row, so that its token is dropped.
+    # Padding has a slot beyond the row, so that its token is dropped.
     slots_BxK = jnp.where(masks.is_mask, masks.slots, input_BxT.shape[1])
 
     def logits_of(tokens_BxK):
@@ -289,13 +288,13 @@ def written_tokens(
     temperature: float,
     allowed_V: Array,
 ):
-    """Returns the tokens i32[B, K] that are written into masks, in an order of `unmask`.
+    """Returns the tokens i32[B, K] that fill masks, in an order of `unmask`.
 
     If `unmasking.record` is not 0, returns the tokens after each call, i32[record, B, K].
 
     Args:
-      logits_of: function from the tokens i32[B, K] of the masks, written or not, to their logits
-        f32[B, K, V].
+      logits_of: function from the current tokens i32[B, K] of the masks to their logits f32[B, K,
+        V].
     """
     order = unmasking.order
 
@@ -318,18 +317,18 @@ def written_tokens(
             chosen_BxK = most_likely(logits)
         p_BxKxV = jax.nn.softmax(logits, -1)
         p_BxK = jnp.take_along_axis(p_BxKxV, chosen_BxK[..., None], -1)[..., 0]
-        # The orders mask_predict and gibbs choose masks by other rules and need no priority.
+        # mask_predict and gibbs choose masks without a priority.
         priority = PRIORITIES.get(order, PRIORITIES["confidence"])
         return chosen_BxK, p_BxK, priority(masks, s, p_BxKxV, p_BxK)
 
     def call(s, carry):
         tokens_BxK, p_BxK = carry
         if order == "mask_predict":
-            # The first step writes all masks, later steps the least probable, linearly fewer.
+            # The first step fills all masks, later steps the least probable, linearly fewer.
             count_B = total_B * (masks.steps - s) // masks.steps
             now_BxK = masks.is_mask & (_rank(p_BxK, masks.is_mask) < count_B[:, None])
         elif order == "gibbs":
-            # A call writes a single mask. Random numbers order the masks of a step.
+            # A call fills a single mask. Random numbers order the masks of a step.
             visit_BxK = _rank(_random(masks, s // total_B), masks.is_mask)
             now_BxK = masks.is_mask & (visit_BxK == (s % total_B)[:, None])
             now_BxK &= (s < calls_B)[:, None]
@@ -349,7 +348,7 @@ def written_tokens(
 
 
 def _repeated(calls, call: Callable, start: tuple, record: int):
-    """Returns the first array of the state after the calls, or after each of `record` calls."""
+    """Returns the first array of the state after all calls, or after each of `record` calls."""
     if not record:
         return lax.fori_loop(0, calls, call, start)[0]
 
@@ -363,7 +362,7 @@ def _repeated(calls, call: Callable, start: tuple, record: int):
 
 
 def _ancestral(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
-    """Returns the tokens i32[B, K] written into masks in the order "ancestral"."""
+    """Returns the tokens i32[B, K] that fill masks in the order "ancestral"."""
     first, end = unmasking.text
     noise = unmasking.noise or mask_noise
 
@@ -401,7 +400,7 @@ def _margin(p_BxKxV):
 
 
 # Order -> function (masks, call, probabilities of all ids, probabilities of the chosen ids) that
-# returns the priorities f[B, K] of the masks. Masks with the highest priority are written first.
+# returns the priorities f[B, K] of the masks. The highest priority is filled first.
 PRIORITIES: dict[str, Callable] = {
     "confidence": lambda masks, call, p_BxKxV, p_BxK: p_BxK,
     "margin": lambda masks, call, p_BxKxV, p_BxK: _margin(p_BxKxV),
@@ -411,13 +410,13 @@ PRIORITIES: dict[str, Callable] = {
 }
 
 
-# Each call splits the key of a row in two: one to draw tokens, one to order the masks.
+# Each call splits the key of a row: one key draws tokens, one orders the masks.
 DRAW = 0
 ORDER = 1
 
 
 def _slot_keys(masks: MaskSlots, call, use):
-    """Returns a key for each slot, [B, K], which does not depend on the padding of its row."""
+    """Returns a key for each slot, [B, K], independent of padding."""
     call_B = jnp.broadcast_to(call, masks.keys.shape)
     split = jax.vmap(lambda key, s: jax.random.split(jax.random.fold_in(key, s))[use])
     fold_in = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))

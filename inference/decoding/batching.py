@@ -9,13 +9,13 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-LENGTH_MULTIPLE = 32  # rows are padded to a multiple of it, so that they share compiled programs
+LENGTH_MULTIPLE = 32  # rows are padded to a multiple, so that they share compiled programs
 
 
 def padded_length(longest: int, limit: int | None = None) -> int:
     """Returns the length to which rows of up to `longest` tokens are padded.
 
-    The length is at most `limit`, unless that is 0 or None.
+    The length is at most `limit`, unless `limit` is 0 or None.
 
     >>> padded_length(40), padded_length(40, limit=50), padded_length(64)
     (64, 50, 64)
@@ -27,8 +27,8 @@ def padded_length(longest: int, limit: int | None = None) -> int:
 def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     """Yields the indices of the rows of each batch, shortest rows first.
 
-    Every batch has the same number of rows, a multiple of the number of devices that they are
-    sharded over. The last batch repeats its last row.
+    Every batch has the same number of rows, a multiple of the devices that they are sharded over.
+    The last batch repeats its last row.
 
     >>> list(by_length([5, 1, 3], 2))
     [[1, 2], [0, 0]]
@@ -85,8 +85,8 @@ def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment
     encoder_batch([[5, 6, 7], [8]])["encoder_input_tokens"].shape    # (2, 32)
 
     Args:
-      max_positions: limit on the length of a row, which padding does not exceed. 0: no limit.
-      segment: segment id of all tokens. Two towers distinguish the texts of a pair by it.
+      max_positions: maximum length of a row, including padding. 0: no limit.
+      segment: segment id of all tokens, which distinguishes a pair's texts for two towers.
 
     Raises:
       ValueError: A row has no tokens.
@@ -107,14 +107,14 @@ def check_positions(
     whose: str = "this model's",
     shorter: str = "a shorter text",
 ) -> None:
-    """Raises ValueError if a row has more slots than the stack that reads it has positions.
+    """Raises ValueError if a row has more slots than its stack has positions.
 
     Args:
       max_positions: number of positions of the stack. 0: no limit.
       stack: "encoder" or "decoder", for the message.
       slots: length of the row, including `max_new`.
       max_new: number of slots for generated tokens.
-      whose: the model with this limit, for the message.
+      whose: the model with this limit, for the message ("the model's").
       shorter: the remedy that the message names.
     """
     if not max_positions or slots <= max_positions:
@@ -130,13 +130,13 @@ def check_positions(
 def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = None):
     """Returns (a batch for `stack` with bidirectional attention, the rows' lengths i32[B]).
 
-    The arrays are NumPy arrays, because JAX would compile a program for each width of the rows. If
-    `width` is None, it is the length of the longest row.
+    Arrays are NumPy arrays, since JAX would compile a program for each width. If `width` is None,
+    it is the length of the longest row.
 
     Raises ValueError if there are no rows, or if a row has no tokens.
     """
     if not rows or not all(len(row) for row in rows):
-        raise ValueError("Got a text of no tokens, expected one or more: give some words.")
+        raise ValueError("Got a text without tokens: give some words.")
     lengths_B = np.array([len(row) for row in rows], np.int32)
     tokens_BxT = np.zeros((len(rows), width or lengths_B.max()), np.int32)
     for tokens_T, row in zip(tokens_BxT, rows):
@@ -145,10 +145,7 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
 
 
 def bidirectional_batch(stack: str, tokens_BxT, lengths_B, numpy) -> dict:
-    """Returns a batch for `stack` in which the tokens of a row attend to each other.
-
-    `numpy` is the module that computes it: NumPy, or jax.numpy in a compiled program.
-    """
+    """Returns a batch for `stack` in which the tokens of a row attend to each other."""
     slots_T = numpy.arange(tokens_BxT.shape[1], dtype=np.int32)
     slots_BxT = numpy.broadcast_to(slots_T, tokens_BxT.shape)
     live_BxT = slots_BxT < lengths_B[:, None]
@@ -169,7 +166,7 @@ def jitted(function: Callable, model, *settings, donated: int | tuple[int, ...] 
 
     jitted(function, model, 3)(params, batch)    # function(model, 3, params, batch)
 
-    Calls with equal arguments return the same function, so that it is compiled once. `donated` has
-    the numbers of the other arguments whose arrays are donated.
+    Calls with equal arguments return the same function, so that it is compiled once. `donated` are
+    the numbers of the remaining arguments to donate.
     """
     return jax.jit(functools.partial(function, model, *settings), donate_argnums=donated)

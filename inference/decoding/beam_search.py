@@ -1,4 +1,4 @@
-"""Beam search: the likeliest continuations of each prompt, extending the best K at a time.
+"""Beam search: the most likely continuations of each prompt, extending the best K at a time.
 
     best = beam_search(*decoding_form(model, params), prompts, beams=4, max_new=20, stop_ids=(1,))
     best.tokens[0, 0]     # the best continuation of the first prompt, of score best.scores[0, 0]
@@ -43,7 +43,7 @@ class BeamState(NamedTuple):
     log_probs: Any  # f32[B, K]: log-probabilities of live beams
     logits: Any  # f32[B, K, V]: logits of the next token of live beams
     finished: Beams
-    improvable: Any  # bool[B]: whether a live beam may still beat a finished beam
+    improvable: Any  # bool[B]: whether a live beam may still replace a finished beam
 
 
 @checked
@@ -61,14 +61,14 @@ def beam_search(
 ) -> Beams:
     """Searches until no live beam of a prompt can beat its K finished beams.
 
-    The bound is the score that the best live beam would have if it ended now, as in `transformers`
-    by default. After `max_new` tokens every live beam counts as finished.
+    As in `transformers` by default, the best live beam is scored as if it ended now. After
+    `max_new` tokens, every live beam is finished.
 
     Args:
       model, params: results of `decoding_form`.
       beams: K, the number of beams.
-      length_penalty: power of the length that divides log-probabilities. Above 0 favors long
-        continuations; 0 compares plain log-probabilities.
+      length_penalty: power of the length that divides log-probabilities. Values above 0 favor long
+        continuations; 0: plain log-probabilities.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.
 
     Returns:
@@ -87,7 +87,7 @@ def _search(
     model, beams, stop_ids, rules, capacity, params, prompts: Prompts, max_new, penalty, allowed_V
 ):
     lengths_BxK = jnp.repeat(prompts.lengths[:, None], beams, 1)
-    # Each row is repeated K times. All beams of a row share the encoder's outputs.
+    # Rows are repeated K times. The beams of a row share the encoder's outputs.
     repeated = Prompts(
         {name: jnp.repeat(x, beams, 0) for name, x in prompts.batch.items()},
         lengths_BxK.reshape(-1),
@@ -100,7 +100,7 @@ def _search(
         return logits.reshape(-1, beams, logits.shape[-1])
 
     def scored(state: BeamState):
-        """Returns the log-probability of each next token, f32[B, K, V]; very low if excluded."""
+        """Returns the log-probability of each next token, f32[B, K, V]. Excluded: `NEVER`."""
         score_BxKxV = jax.nn.log_softmax(state.logits)
         if allowed_V is not None:
             score_BxKxV = jnp.where(allowed_V, score_BxKxV, NEVER)
@@ -118,7 +118,7 @@ def _search(
         tokens_BxS = jnp.pad(tokens_BxP, [(0, 0), (0, capacity - tokens_BxP.shape[1])])
         tokens_BxS *= jnp.arange(capacity)[None] < prompts.lengths[:, None]
         tokens = jnp.repeat(tokens_BxS[:, None], beams, 1)
-        # All beams are equal at first, so only one of them may continue.
+        # All beams are equal at first, so only one may continue.
         log_probs = jnp.where(beams_1xK == 0, 0.0, _NO_BEAM) + 0.0 * lengths_BxK
         no_score = jnp.full(log_probs.shape, _NO_BEAM)
         finished = Beams(tokens, prompts.lengths, lengths_BxK, no_score)
@@ -133,7 +133,7 @@ def _search(
         length = state.length + 1
         total_BxKxV = scored(state) + state.log_probs[..., None]
         vocab = total_BxKxV.shape[-1]
-        # There are enough candidates that K stay live even if K of them stop.
+        # There are enough candidates to keep K live even if K stop.
         candidates = beams * max(2, 1 + len(stop_ids))
         best_BxC, index_BxC = lax.top_k(total_BxKxV.reshape(-1, beams * vocab), candidates)
         parent_BxC = index_BxC // vocab
@@ -144,7 +144,7 @@ def _search(
         tokens_BxCxS = tokens_BxCxS.at[rows_Bx1, column_1xC, slot_BxC].set(chosen_BxC)
         stopped_BxC = jnp.isin(chosen_BxC, jnp.array(stop_ids, jnp.int32)) | (length == max_new)
 
-        # Candidates that end compete with finished beams, if they are among the K best candidates.
+        # Candidates that end compete with finished beams if they are among the K best.
         scores_BxC = best_BxC / length.astype(jnp.float32) ** penalty
         counts = stopped_BxC & (column_1xC < beams) & state.improvable[:, None]
         rivals = Beams(
@@ -178,7 +178,7 @@ def _search(
 
 
 def _reordered(cache, parents_BxK):
-    """Returns the cache reordered by parent beam. All beams share the encoder's cache."""
+    """Returns the cache reordered by parent beam. Beams share the encoder's cache."""
     rows, beams = parents_BxK.shape
     flat = (parents_BxK + beams * jnp.arange(rows)[:, None]).reshape(-1)
 

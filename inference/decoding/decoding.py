@@ -5,8 +5,8 @@
     decoded.tokens[0][decoded.starts[0] : decoded.ends[0]]        # generated after 5 6 7
 
 Prompts of different lengths share a batch. Each prompt starts at slot 0 with padding after it, and
-a new token takes the first padding slot. A token's slot is thus its position, and rows do not
-depend on each other: a row of a batch is decoded as it would be alone.
+a new token takes the first padding slot. A token's slot is its position, and rows are decoded as if
+they were alone.
 
 Letters: B rows, P slots of the longest prompt, S capacity of the KV cache, V ids.
 """
@@ -65,13 +65,12 @@ def decoder_prompts(
 
     Args:
       rows: tokens of each prompt, at least one.
-      prefixes: number of leading tokens of each row with bidirectional attention, the inputs of a
-        prefix language model. None: causal attention.
-      width: P, the number of slots to pad to, so that batches of different lengths share a compiled
-        program. None: the length of the longest row.
-      blanks: positions of the blanks that the last tokens of each row fill (GLM's 2D positions, see
-        `objectives.blank_infilling`). These tokens take the position of their blank, and a block
-        position that counts from 1 within the blank. None: no blanks.
+      prefixes: number of leading tokens of each row with bidirectional attention (prefix language
+        models). None: causal attention.
+      width: P, the number of slots to pad to. None: the length of the longest row.
+      blanks: positions of the blanks that the last tokens of each row fill (GLM's 2D positions,
+        `objectives.blank_infilling`). These tokens have the position of their blank, and block
+        positions from 1 within the blank. None: no blanks.
       block_size: size of the blocks, counted from the start of a row, within which tokens attend to
         each other both ways (block diffusion).
 
@@ -90,7 +89,7 @@ def decoder_prompts(
 
 
 def _blank_positions(slot_BxP, lengths_B, blanks: Sequence[Sequence[int]]) -> dict:
-    """Returns positions and block positions; tokens that do not fill a blank are in block 0."""
+    """Returns positions and block positions. Tokens outside of blanks are in block 0."""
     positions = np.array(slot_BxP)
     counts = np.zeros(slot_BxP.shape, np.int32)
     for row, (length, blank_positions) in enumerate(zip(lengths_B, blanks)):
@@ -129,9 +128,9 @@ def encoder_decoder_prompts(
 
 
 def decoding_form(model, params):
-    """Returns (model, params) in the form for `decode`: unrolled layers, only the next-token head.
+    """Returns (model, params) for `decode`: unrolled layers, and only the next-token head.
 
-    A model without a KV cache gets functions that decode without a cache.
+    A model without a KV cache decodes without one.
     """
     model, params = next_token_only(*unrolled(model, params))
     return (model if model.extend else without_cache(model)), params
@@ -193,8 +192,7 @@ def decode(
 
     Args:
       model, params: results of `decoding_form`.
-      keys: a random key for each row, so that a row's draws do not depend on other rows. Required
-        if sampling has a temperature.
+      keys: a random key for each row. Required if sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.
 
     Returns:
@@ -265,7 +263,7 @@ def required_capacity(model, prompts: Prompts, max_new: Count) -> int:
 
 
 def row_keys(sampling: Sampling, keys, prompts: Prompts):
-    """Returns the random key of each row; greedy decoding gets arbitrary keys."""
+    """Returns the random key of each row. Greedy decoding does not use its keys."""
     if keys is not None:
         return keys
     if sampling.temperature:
@@ -311,7 +309,7 @@ def _generate(
     limit,
     max_new,
 ) -> DecodeState:
-    """Generates until every row has ended or has `limit` generated tokens."""
+    """Generates until every row has ended or has `limit` new tokens."""
     rows = jnp.arange(prompts.lengths.shape[0])
 
     def is_finished(state: DecodeState):
@@ -328,7 +326,7 @@ def _generate(
         )
         chosen = choose(keys, logits, sampling, state.seen)
         log_prob = state.logits[rows, chosen] - jax.nn.logsumexp(state.logits, -1)
-        # A finished row writes zeros into the slot after its end. No row reads that slot.
+        # A finished row writes zeros into the slot after its end, which no row reads.
         at_end = rows, state.ends
         tokens = state.tokens.at[at_end].set(jnp.where(finished, 0, chosen), mode="drop")
         log_probs = state.log_probs.at[at_end].set(jnp.where(finished, 0, log_prob), mode="drop")

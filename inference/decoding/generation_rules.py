@@ -1,4 +1,4 @@
-"""Rules for generated tokens that a model's files contain, as in `transformers`.
+"""Rules for generated tokens from a model's files, as in `transformers`.
 
     rules = GenerationRules(forced_first=0, forced_last=(2,), no_repeat_ngram=3)
     scores_BxV = with_rules(scores_BxV, rules, (2,), tokens_BxS, starts_B, ends_B, max_new=20)
@@ -16,18 +16,18 @@ from .sampling import NEVER
 
 
 class GenerationRules(NamedTuple):
-    """Constraints on generated tokens, in the order in which they are applied."""
+    """Constraints on generated tokens."""
 
     stop_ids: tuple[int, ...] = ()  # Ids that end an answer. If empty: the vocabulary's eos.
     no_repeat_ngram: int = 0  # Length of n-grams that may not repeat in a row. 0: no limit.
-    banned: tuple[int, ...] = ()  # Ids that are never written unless they are forced.
+    banned: tuple[int, ...] = ()  # Ids that are never generated unless they are forced.
     min_slots: int = 0  # Least number of slots in a row, including its prompt.
     min_new: int = 0  # Least number of generated tokens before an answer may end.
-    forced_first: int | None = None  # Id that is written to slot 1, after a prompt of one token.
+    forced_first: int | None = None  # Id of slot 1, after a prompt of one token.
     forced_last: tuple[int, ...] = ()  # Ids for the last token if the maximum length is reached.
-    suppressed: tuple[int, ...] = ()  # Ids that are never written.
+    suppressed: tuple[int, ...] = ()  # Ids that are never generated.
     suppressed_first: tuple[int, ...] = ()  # Ids that do not begin an answer.
-    early_stopping: bool = False  # Whether a beam search ends once it has K finished beams.
+    early_stopping: bool = False  # Whether beam search ends once it has K finished beams.
 
 
 NO_RULES = GenerationRules()
@@ -44,8 +44,7 @@ def with_rules(
 ):
     """Returns the scores of the next token with `NEVER` for the ids that the rules exclude.
 
-    A forced id has a score of 0. The rules apply in the same order as in `generate` of
-    `transformers`.
+    A forced id has a score of 0. Rules apply in the order of `generate` of `transformers`.
 
     Args:
       tokens_BxS: prompts and generated tokens.
@@ -80,13 +79,13 @@ def with_rules(
         scores_BxV = forced(scores_BxV, (rules.forced_first,), ends_B == 1)
     scores_BxV = forced(scores_BxV, rules.forced_last, new_B == max_new - 1)
     scores_BxV = without(scores_BxV, rules.suppressed)
-    # A forced id comes before the first one that the model chooses.
+    # A forced id precedes the first id that the model chooses.
     after_forced_B = 0 if rules.forced_first is None else jnp.where(starts_B == 1, 1, 0)
     return without(scores_BxV, rules.suppressed_first, new_B == after_forced_B)
 
 
 def completes_ngram(length: int, tokens_BxS, ends_B, vocab: int):
-    """Returns bool[B, V]: ids that would complete an n-gram of this length a second time.
+    """Returns bool[B, V]: ids that would repeat an n-gram of this length.
 
     completes_ngram(2, jnp.array([[5, 6, 5, 0]]), jnp.array([3]), 8)    # 6 already follows 5
     """

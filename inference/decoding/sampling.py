@@ -16,17 +16,17 @@ import numpy as np
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
 from ...objectives.contract import Array
 
-NEVER = -1e30  # logit of an excluded id: finite, so that a row without any other is not nan
+NEVER = -1e30  # logit of an excluded id, finite so that a row of excluded ids is not nan
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Settings of the distribution that tokens are drawn from, applied in the order of the fields.
+    """Sampling settings, applied in the order of the fields.
 
         Sampling(temperature=0.8, top_p=0.95)
 
-    Temperature 0, the default, always takes the most likely token. Only the repetition penalty then
-    has an effect.
+    Temperature 0, the default, always takes the most likely token. Of the other settings, only the
+    repetition penalty then has an effect.
 
     Raises:
       ValueError: A value is out of range, or a filter is set with temperature 0.
@@ -36,15 +36,15 @@ class Sampling:
     repetition_penalty: Positive = 1.0
     temperature: NonNegative = 0.0  # divides the logits
     top_k: Count | None = None  # keeps the k most likely ids
-    top_p: PositiveShare | None = None  # keeps the fewest ids that reach this probability (nucleus)
-    min_p: Share | None = None  # keeps ids of at least this share of the top probability
+    top_p: PositiveShare | None = None  # keeps the fewest ids with this total probability (nucleus)
+    min_p: Share | None = None  # keeps ids with at least this share of the top probability
 
     def __post_init__(self):
         check_fields(self)
         if not self.temperature and (self.top_k, self.top_p, self.min_p) != (None, None, None):
             raise ValueError(
-                "Got top_k, top_p or min_p with temperature=0, which takes the most likely token: "
-                "set a temperature above 0, such as 1."
+                "Got top_k, top_p or min_p with temperature=0, which always takes the most likely "
+                "token: set a temperature above 0, such as 1."
             )
 
 
@@ -52,7 +52,7 @@ GREEDY = Sampling()
 
 
 def choose(keys_B: Array, logits_BxV: Array, sampling: Sampling, seen_BxV: Array | None = None):
-    """Returns a token for each row, i32[B], drawn with the row's random key.
+    """Samples a token for each row, i32[B], with the row's random key.
 
     Args:
       seen_BxV: bool, the ids that each row already has. None: no repetition penalty.
@@ -64,14 +64,14 @@ def choose(keys_B: Array, logits_BxV: Array, sampling: Sampling, seen_BxV: Array
 
 
 def numbered_keys(seed: int, numbers: Sequence[int]):
-    """Returns a random key for each number, which depends only on the number and the seed."""
+    """Returns a random key for each number, from the number and the seed alone."""
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     return fold(jax.random.key(seed), np.array(numbers, np.uint32))
 
 
 def most_likely(logits_BxV):
     """Returns the id of the largest logit, i32[B]; in a tie, the lowest id."""
-    # XLA for CPU takes three times as long for argmax, which it does not vectorize.
+    # XLA for CPU does not vectorize argmax, which takes three times as long.
     top_Bx1 = logits_BxV.max(-1, keepdims=True)
     last = logits_BxV.shape[-1] - 1
     ids_BxV = jax.lax.broadcasted_iota(jnp.int32, logits_BxV.shape, logits_BxV.ndim - 1)
@@ -79,9 +79,7 @@ def most_likely(logits_BxV):
 
 
 def adjusted(logits_BxV, sampling: Sampling, seen_BxV=None):
-    """Returns the logits, f32[B, V], of the distribution that `choose` draws from.
-
-    Ids that are filtered out have `NEVER`.
+    """Returns the logits, f32[B, V], that `choose` samples from. Excluded ids have `NEVER`.
 
     adjusted(jnp.log(jnp.array([[0.5, 0.3, 0.2]])), Sampling(temperature=1, top_p=0.6))
     # [[log 0.5, log 0.3, NEVER]]

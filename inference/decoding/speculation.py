@@ -1,14 +1,13 @@
-"""Speculative decoding: several drafts a step, verified by one call of the model.
+"""Speculative decoding: several drafts per step, verified by one call of the model.
 
     decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
     counts.accepted / counts.drafted        # the acceptance rate
 
-The model reads N drafts in one call, accepts the drafts that it would have generated, and adds one
-token. Greedy decoding gives the same tokens as `inference.decoding.decoding.decode`. With a
-temperature, the tokens have the same distribution (Leviathan et al. 2023, arXiv:2211.17192). Drafts
-come from the model's heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115; Gloeckle et al.
-2024), from masks that the same call reads (Liu et al. 2025, arXiv:2511.08923), or from a smaller
-model.
+The model verifies N drafts in one call, accepts the drafts that it would have generated, and adds
+one token. Greedy decoding gives the same tokens as `inference.decoding.decoding.decode`, and
+sampling the same distribution (Leviathan et al. 2023, arXiv:2211.17192). Drafts come from the
+model's heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115; Gloeckle et al. 2024), from
+masks in the same call (Liu et al. 2025, arXiv:2511.08923), or from a smaller model.
 
 Letters: B rows, N drafts, T tokens of a call, S capacity of the KV cache, V ids.
 """
@@ -31,7 +30,7 @@ from .sampling import GREEDY, Sampling, adjusted, choose, most_likely
 
 
 class Drafts(NamedTuple):
-    """Proposals for the tokens after the pending one."""
+    """Drafts of the tokens after the pending token."""
 
     tokens: Any  # i32[B, N]
     logits: Any  # f32[B, N, V]: logits that the drafts were drawn from; unused if greedy
@@ -43,7 +42,7 @@ class Verified(NamedTuple):
     outputs: Any  # `models.Outputs` of the T tokens
     batch: dict  # the batch of the T tokens
     last: Any  # i32[B]: index of the last accepted token among the T tokens
-    pending: Any  # i32[B]: the token that the model adds after it, for the next slot
+    pending: Any  # i32[B]: the model's token after it
     accepted: Any  # i32[B]: number of accepted drafts
 
 
@@ -63,22 +62,21 @@ class Drafter(NamedTuple):
     draft: Callable
     # (params, prompts, capacity) -> drafter state
     start: Callable = no_state
-    max_positions: int = 0  # number of positions of its model; 0 means any number
-    # (slots i32[B, J] of the tokens after which the next drafts may start) -> columns to add to the
-    # batch of the verified model, for a drafter that reads its outputs
+    max_positions: int = 0  # number of positions of its model; 0: any number
+    # (slots i32[B, J] after which the next drafts may start) -> columns to add to the verified
+    # model's batch, for a drafter that reads its outputs
     columns: Callable[[Array], dict] = no_columns
 
 
 class DraftCounts(NamedTuple):
     """Counts of drafts for each row, until the row was finished.
 
-    A row has `steps + accepted` new tokens after the first, which comes with the prompt.
+    A row has `1 + steps + accepted` new tokens. The first comes with the prompt.
     """
 
     steps: Any  # i32[B]: number of calls of the model after the call for the prompt
     drafted: Any  # i32[B]: number of drafts
-    # i32[B]: number of tokens that steps added thanks to drafts. An accepted draft after a stop id
-    # or beyond the maximum length does not count.
+    # i32[B]: number of accepted drafts, without drafts after a stop id or the maximum length.
     accepted: Any
 
 
@@ -115,8 +113,8 @@ def speculate(
 
     Raises:
       ValueError: `max_new` is below 1, a row exceeds the model's positions, or a temperature has no
-        keys. Sampling has a repetition penalty, which each draft would change for the next. Drafts
-        come from masks, and prompts have block positions (`decoder_prompts(blanks=…)`).
+        keys. Sampling has a repetition penalty, or drafts come from masks and prompts have block
+        positions (`decoder_prompts(blanks=…)`).
     """
     if sampling.repetition_penalty != 1:
         raise ValueError(
@@ -125,11 +123,11 @@ def speculate(
         )
     if drafter.columns is not no_columns and "decoder_block_positions" in prompts.batch:
         raise ValueError(
-            "Got drafts from masks for prompts with block positions, which the masks do not have, "
-            "expected prompts that the text continues: fill blanks without drafts."
+            "Got drafts from masks for prompts with block positions, which masks do not have: fill "
+            "blanks without drafts."
         )
     capacity = required_capacity(model, prompts, max_new)
-    # Drafts beyond the last slot are not accepted, so they need no positions.
+    # Drafts beyond the last slot are never accepted and need no positions.
     check_positions(drafter.max_positions, "decoder", capacity, max_new, "the draft model's")
     keys = row_keys(sampling, keys, prompts)
     run = jitted(_speculate, model, drafter, sampling, tuple(stop_ids), capacity)
@@ -143,7 +141,7 @@ def _speculate(
     number = drafter.number
 
     def start() -> SpeculationState:
-        """Reads the prompts, which is a step without drafts."""
+        """Reads the prompts, as a step without drafts."""
         last = prompts.lengths - 1
         batch = prompts.batch | drafter.columns(last[:, None])
         outputs, cache = model.prefill(params, batch, capacity + number)
@@ -185,7 +183,7 @@ def _speculate(
     def advanced(state: SpeculationState, outputs, batch, logits, first):
         """Returns the state with the verified tokens and the next drafts.
 
-        `first`: the index of the pending token in the batch; its drafts come after it.
+        `first` is the index of the pending token in the batch.
         """
 
         def keys_for(purpose):
@@ -227,9 +225,9 @@ def _speculate(
 def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
     """Returns (accepted i32[B], next i32[B]): the number of accepted drafts, and the next token.
 
-    A draft d drawn from q is accepted with probability min(1, p(d) / q(d)), where p is the
-    distribution of the model's logits under `sampling`. After the first rejected draft, the next
-    token is drawn from the normalized positive part of p - q.
+    A draft d from q is accepted with probability min(1, p(d) / q(d)), where p is the model's
+    distribution under `sampling`. After a rejected draft, the next token is sampled from the
+    normalized positive part of p - q.
 
     `logits_BxTxV` are the model's logits after the pending token and after each draft, T = N + 1.
     """
@@ -253,7 +251,7 @@ def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
     at = accepted_B[:, None, None]
     p_BxV = jnp.take_along_axis(p_BxTxV, at, 1)[:, 0]
     excess_BxV = jnp.maximum(p_BxV - jnp.take_along_axis(q_BxTxV, at, 1)[:, 0], 0)
-    # If p and q are equal the excess is 0. No draft is rejected then, and the value is not used.
+    # If p and q are equal, the excess is 0, but no draft is rejected.
     excess_BxV = jnp.where(excess_BxV.sum(-1, keepdims=True) > 0, excess_BxV, p_BxV)
     drawn_B = jax.vmap(jax.random.categorical)(split[:, 1], jnp.log(excess_BxV))
     return accepted_B, drawn_B.astype(jnp.int32)
@@ -280,7 +278,7 @@ def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
 
         decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
 
-    Drafts come from the heads for tokens ahead, of any kind, that `multi_token_prediction` trained.
+    Drafts come from heads for tokens ahead (`multi_token_prediction`).
 
     Raises ValueError for a model without such heads.
     """
@@ -298,7 +296,7 @@ def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
 def independent_drafter(model) -> Drafter:
     """Drafts by the model's parallel heads, linear heads or projections ahead.
 
-    They take the hidden state of the last accepted token.
+    These read the hidden state of the last accepted token.
     """
     number = model.config.num_ahead
     projections = model.config.ahead_projections
@@ -318,18 +316,18 @@ def independent_drafter(model) -> Drafter:
 
 
 def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
-    """Drafts from blocks of masks that the verifying call reads as well (TiDAR).
+    """Drafts from blocks of masks in the verifying call (TiDAR).
 
     model, params = decoding_form(model, params)
     drafter = masked_drafter(MaskedBlocks(8), ids.mask)
     speculate(model, params, drafter, params, prompts, max_new=100)
 
-    The number of accepted drafts is not known before the call. The call therefore reads a block of
-    masks for each possible number, (N + 1) blocks in all, and the drafts come from the block of the
-    actual number. Masks are not written to the KV cache, and no token attends to them.
+    The number of accepted drafts is unknown before the call, so the call reads a block of masks for
+    each of the N + 1 possible numbers. Masks are not written to the KV cache, and no token attends
+    to them.
 
     Raises:
-      ValueError: Blocks of one mask, whose token the model itself predicts.
+      ValueError: Blocks have one mask, whose token the model predicts without it.
     """
     number = blocks.drafts
     size = blocks.size
@@ -368,7 +366,7 @@ def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
 
 
 def _chosen(keys_B, logits_BxNxV, sampling) -> Drafts:
-    """Returns drafts that are chosen independently of each other."""
+    """Returns drafts that are sampled independently."""
     number = logits_BxNxV.shape[1]
     tokens = [choose(_folded(keys_B, n), logits_BxNxV[:, n], sampling) for n in range(number)]
     return Drafts(jnp.stack(tokens, 1), logits_BxNxV)
@@ -377,8 +375,8 @@ def _chosen(keys_B, logits_BxNxV, sampling) -> Drafts:
 def sequential_drafter(model) -> Drafter:
     """Drafts by the model's sequential modules, each of which continues the previous module.
 
-    A module's cache for the last accepted token is computed from drafts, and is kept even if these
-    are rejected. This can make later drafts worse, but does not change generated tokens.
+    A module's cache may contain rejected drafts. This can make later drafts worse, but does not
+    change generated tokens.
     """
     number = model.config.num_ahead
     call = sequential_module(model.config)
@@ -419,7 +417,7 @@ def sequential_drafter(model) -> Drafter:
 
 @checked
 def model_drafter(model, number: Count) -> Drafter:
-    """Drafts by a smaller model of the same vocabulary, `number` tokens a step.
+    """Drafts `number` tokens per step with a smaller model of the same vocabulary.
 
     small, small_params = decoding_form(small, small_params)
     speculate(model, params, model_drafter(small, 4), small_params, prompts, max_new=100)
@@ -440,7 +438,7 @@ def model_drafter(model, number: Count) -> Drafter:
             drawn_B = choose(_folded(keys_B, i), logits_BxV, sampling)
             return (cache, drawn_B), (drawn_B, logits_BxV)
 
-        # One call more than there are drafts: the cache needs the last draft if it is accepted.
+        # One more call than drafts: the cache needs the last draft if it is accepted.
         (cache, _), (tokens, logits) = lax.scan(
             draft_token, (cache, verified.pending), jnp.arange(number + 1)
         )

@@ -1,4 +1,4 @@
-"""Evaluation tasks from labeled text, which a run or a file contains."""
+"""Evaluation tasks from the labeled text of a run or a file."""
 
 import functools
 import os
@@ -33,8 +33,8 @@ def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[Evaluat
     kept = _labeled_text(run_dir)
     if kept is None or HELDOUT not in kept.store.splits:
         raise ValueError(
-            f"{run_dir} holds no labeled text, which heldout_labels needs: train on "
-            "corpora.labeled_text, or leave out training.Run.evaluation_tasks."
+            f"{run_dir} has no labeled text for heldout_labels: train on corpora.labeled_text, or "
+            "leave out training.Run.evaluation_tasks."
         )
     size = len(kept.store.documents(HELDOUT))
     return [_task(HELDOUT, _drawn(kept.examples(HELDOUT), size, examples), kept)]
@@ -62,10 +62,7 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
 
 
 def _drawn(labeled: Iterable[Labeled], size: int, examples: int | None) -> list[Labeled]:
-    """Returns `examples` randomly drawn texts in their order.
-
-    The first texts of a file may all have the same class, so they are not used instead.
-    """
+    """Returns `examples` random texts, in order. The first texts may all have the same class."""
     if examples is None or examples >= size:
         return list(labeled)
     drawn = set(np.random.default_rng(0).choice(size, examples, replace=False).tolist())
@@ -73,15 +70,15 @@ def _drawn(labeled: Iterable[Labeled], size: int, examples: int | None) -> list[
 
 
 def check_answers_are_labels(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a mode in which the model's answers cannot be labels."""
+    """Raises ValueError for a mode whose answers cannot be labels."""
     config = trained.model.config
     number = mode == "classify" and config is not None and config.num_classes == 1
     if number or mode == "tag":
         answers = "a number for each text" if number else "a class for each word"
         raise ValueError(
             f"The model predicts {answers}, but labeled text has the name of a class for each "
-            "text: expected a model that sequence_classification or text_to_text trained. Evaluate "
-            "this model with --task, a SeqIO task that has its metrics."
+            "text: expected a model that sequence_classification or text_to_text trained. "
+            "Evaluate this model with --task and a SeqIO task."
         )
 
 
@@ -101,7 +98,7 @@ class _LabeledText(NamedTuple):
             yield Labeled(self.decode(given.tolist()), label)
 
     def labels(self, split: str) -> Iterator[str]:
-        """Yields the label of each text, without decoding the text."""
+        """Yields the label of each text."""
         documents = self.store.documents(split)
         written = functools.lru_cache(maxsize=1024)(lambda ids: self.decode(list(ids)).strip())
         for i in range(len(documents)):

@@ -1,7 +1,7 @@
 """Losses of a model on regions of sequences, such as exons and introns.
 
-A line of a BED file has the name of a record, the start and the end of a region, and its name. The
-letters are counted from 0, and the end is not a part of the region:
+A line of a BED file has the name of a record, the start and the end of a region, and the region's
+name. Letters are counted from 0, and the end is exclusive:
 
     chr1    999    1200    exon
 
@@ -34,10 +34,10 @@ from ..answering.sequence_variants import longest_sequence, sequence_check, usua
 from ..decoding.batching import Batching
 from ..trained import Trained
 
-WINDOW = 1024  # number of letters that a model without a limit reads at once
+WINDOW = 1024  # number of letters read at once by a model without a limit
 MASK_EVERY = 7  # Masked models predict every seventh letter at once, about 15% as in training.
 BATCHES = 8  # number of batches that are in memory at once
-HEADERS = ("#", "track", "browser")  # how lines without a region begin
+HEADERS = ("#", "track", "browser")  # start of lines without a region
 
 
 class Region(NamedTuple):
@@ -50,15 +50,15 @@ class Region(NamedTuple):
 
 
 class RegionScore(NamedTuple):
-    """The loss on all regions of a name."""
+    """The loss on all regions with a name."""
 
     name: str
     letters: int  # number of letters, each counted once
     loss: float  # nats per letter; nan without letters
-    baseline: float  # loss of a model that knows only the frequencies of letters in all regions
+    baseline: float  # loss of a model that predicts letters by their frequencies in all regions
 
     def row(self, step: int) -> dict[str, int | float | str | None]:
-        """Returns the score at a step as a row of a table, with None for the loss of no letters."""
+        """Returns a row of a table. The loss is None without letters."""
         figures = {
             "loss": self.loss,
             "baseline": self.baseline,
@@ -69,7 +69,7 @@ class RegionScore(NamedTuple):
 
 
 def read_regions(file: str) -> dict[str, list[Region]]:
-    """Returns the regions of each record in a BED file. Columns after the name are not read.
+    """Returns the regions of each record in a BED file, from its first four columns.
 
     Raises MalformedLine for a line of another form, and ValueError for a file without regions.
     """
@@ -104,7 +104,7 @@ def _region(text: str, place: str) -> tuple[str, Region]:
 
 
 def check_regions(regions: Mapping[str, Sequence[Region]], sequences: str) -> None:
-    """Raises MalformedLine for a region that is in no record, or in several, of a sequence file.
+    """Raises MalformedLine for a region whose record is missing or ambiguous.
 
     Raises ValueError for a file of another format.
     """
@@ -141,14 +141,14 @@ def score_regions(
 ) -> list[RegionScore]:
     """Returns the loss on the regions of each name, in the order of `regions`.
 
-    A record is read in windows of the length of training. A causal model predicts each letter from
-    the letters before it in the window, and a masked model predicts every seventh letter from the
-    other letters. Runs of N, and windows without a region, are left out.
+    Records are read in windows of the training length. A causal model predicts each letter from the
+    letters before it in the window, and a masked model every seventh letter from the other letters.
+    Runs of N, and windows without a region, are left out.
 
     Args:
-      trained: the model. It needs a token for each letter.
+      trained: the model, with one token for each letter.
       regions: the regions of each record, which `check_regions` has checked.
-      track: returns the parts of the work of a record, and may show their progress.
+      track: iterates over the work of a record, and may show its progress.
 
     Raises ValueError for a model that predicts no letters, and for other tokens. Raises
     MalformedLine for a letter that is not in the alphabet of the model.
@@ -206,13 +206,13 @@ def _alphabet(trained: Trained) -> Alphabet:
         if all(problem(letter) is None for letter in ALPHABETS[kind].known):
             return ALPHABETS[kind]
     raise ValueError(
-        "Got a model whose vocabulary lacks letters of DNA, RNA and proteins, expected the letters "
-        "of one of them: choose a model of sequences."
+        "Got a model whose vocabulary is neither of DNA, RNA nor proteins: choose a model of "
+        "sequences."
     )
 
 
 def _merged(regions: Sequence[Region]) -> np.ndarray:
-    """Returns the parts that regions of a record cover, int64[N, 2], in order and disjoint.
+    """Returns the union of regions as ordered, disjoint intervals, int64[N, 2].
 
     >>> _merged([Region("a", 5, 9, ""), Region("a", 0, 3, ""), Region("a", 2, 5, "")]).tolist()
     [[0, 9]]
@@ -227,7 +227,7 @@ def _merged(regions: Sequence[Region]) -> np.ndarray:
 
 
 def _windows(letters: bytes, alphabet: Alphabet, width: int, parts_Nx2: np.ndarray) -> np.ndarray:
-    """Returns the windows of a record, int64[N, 2], that have a letter of these parts."""
+    """Returns the windows of a record, int64[N, 2], that overlap these parts."""
     gap = re.escape(alphabet.gap.encode())
     runs = [run.span() for run in re.finditer(b"(?s)[^" + gap + b"]+", letters)]
     starts = np.concatenate([np.arange(*run, width) for run in runs] or [np.zeros(0, int)])

@@ -1,4 +1,4 @@
-"""Tables of variants in ProteinGym's format, and figures of how well scores predict measurements.
+"""Variant tables in ProteinGym's format, and metrics of scores against measurements.
 
     mutant,mutated_sequence,DMS_score,DMS_score_bin
     A24G,MKT…,0.71,1
@@ -26,15 +26,15 @@ MEASURED = "DMS_score"
 LABEL = "DMS_score_bin"
 SCORE = "score"
 STEP = "step"
-EXTRA = ""  # name of the values beyond the columns of a table
+EXTRA = ""  # key of values beyond the table's columns
 HEADER = re.compile(r"^>.*$", re.MULTILINE)  # line before a sequence in FASTA
-SHOWN = 60  # largest number of characters of a value that a message shows
+SHOWN = 60  # maximum number of characters of a value in a message
 
 Row = Mapping[str, str]
 
 
 class VariantTable(NamedTuple):
-    """The rows of a table, as text, and what they say."""
+    """The rows of a table as text, and their parsed values."""
 
     rows: list[Row]
     variants: list[SequenceVariant]
@@ -43,7 +43,7 @@ class VariantTable(NamedTuple):
 
 
 def read_wild_type(given: str) -> str:
-    """Returns a sequence, which may be in a FASTA file of a single record.
+    """Returns a sequence, given directly or as a FASTA file of one record.
 
     Raises ValueError for a missing file, and for a file of no or several records.
     """
@@ -73,8 +73,8 @@ def read_variants(
     Args:
       problem_of: function that returns why a sequence cannot be read, or None.
 
-    Raises ValueError for a table without rows or without both columns, and for a bad value, whose
-    line and column the message names.
+    Raises ValueError for a table without rows or without these columns, and for a bad value, with
+    its line and column.
     """
     if not Path(file).is_file():
         raise ValueError(f"The file {file} does not exist: give the path of a CSV file.")
@@ -90,8 +90,8 @@ def read_variants(
     for column in (STEP, SCORE):
         if column in columns:
             raise ValueError(
-                f"{file} already has a column {column!r}, expected none, since the table with "
-                "scores has this column: rename it."
+                f"{file} already has a column {column!r}, which the table with scores adds: rename "
+                "it."
             )
     if problem := problem_of(wild_type):
         raise _bad("the wild type", "sequence", wild_type, problem)
@@ -133,7 +133,7 @@ def _variant(
 
 
 def _parsed(row: Row, column: str, kind: Callable[[str], Any], place: str) -> Any:
-    """Returns the value of a column. Raises ValueError that names its place."""
+    """Returns the value of a column. Raises ValueError with its place."""
     text = row.get(column) or ""
     try:
         return kind(text)
@@ -178,10 +178,10 @@ def scored_text(
 def zero_shot_figures(
     table: VariantTable, scores: Sequence[float]
 ) -> dict[str, tuple[float, float]]:
-    """Returns (figure, baseline of a model without knowledge) by name.
+    """Returns (figure, chance level) by name.
 
-    The names are "spearman", the rank correlation of scores with DMS_score, and "auroc", the
-    probability that a variant with DMS_score_bin 1 has a higher score than a variant with 0.
+    "spearman" is the rank correlation of scores with DMS_score, and "auroc" the area under the ROC
+    curve for DMS_score_bin.
     """
     figures = {}
     if table.measured is not None:

@@ -1,7 +1,7 @@
 """The modes in which a trained model can be used, grouped by the kind of answer.
 
-Each file registers modes with `trained.register_mode`. All files in this folder are imported with
-the package `inference`. To add a mode, register it in one of them or in a new file.
+Each file registers modes with `trained.register_mode`. The package `inference` imports all files of
+this folder, including new ones.
 """
 
 import importlib

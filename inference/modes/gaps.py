@@ -37,7 +37,7 @@ def _infill(trained: Trained, texts: Sequence[str], options: Options) -> list[di
 
 
 def _infilled_one_by_one(trained, texts, prompts, options: Options) -> list[list[Answer]]:
-    """Returns answers that name all blanks. Each blank is filled after the previous blank."""
+    """Returns answers for all blanks, which are filled one after another."""
     counts = [max(len(BLANK.findall(text)), 1) for text in texts]
     answers = [Answer("", [], 0.0, True)] * len(texts)
     numbers = range(len(texts)) if options.numbers is None else options.numbers
@@ -70,8 +70,8 @@ def _middle(trained: Trained, gaps: Sequence[tuple[str, str]], options: Options)
 
 def _no_texts(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:
     raise ValueError(
-        "Got a text, expected --prefix and --suffix (or --cursor): this model was trained to "
-        "write the text between them. To continue a text, use --mode=continue."
+        "Got a text, expected --prefix and --suffix (or --cursor) for this mode. To continue a "
+        "text, use --mode=continue."
     )
 
 

@@ -1,4 +1,4 @@
-"""Modes that list the likeliest tokens: in place of each mask, or after a text."""
+"""Modes that list the most likely tokens: in place of each mask, or after a text."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def check_predicts_masks(trained: Trained, mode: str) -> None:
         return
     both = trained.model.layout == "decoder" and predicts_from_left(trained)
     others = (
-        ", 'next' for the likeliest tokens after a text, or --score for the probability of each "
+        ", 'next' for the most likely tokens after a text, or --score for the probability of each "
         "token of a text"
     )
     raise untrained_error(trained, mode, others * both)
@@ -95,7 +95,7 @@ def _show_guesses(console: Console, text: str, columns: dict[str, Sequence[dict]
 register_mode(
     Mode(
         name="next",
-        about="predicts the likeliest tokens after a text",
+        about="lists the most likely tokens after a text",
         layouts=("decoder",),
         answer=_next,
         training=ModeTraining(
@@ -110,7 +110,7 @@ register_mode(
 register_mode(
     Mode(
         name="mask",
-        about="predicts what each [MASK] may be",
+        about="lists the most likely tokens of each [MASK]",
         layouts=("encoder", "decoder"),
         form=mask_form,
         reads_only_frame=True,

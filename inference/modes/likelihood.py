@@ -13,7 +13,7 @@ from ..answering.scoring import Scored, score
 from ..prompting.items import text_of_item
 from ..trained import Mode, ModeCommand, Trained, register_mode
 
-MAX_TABLE_TOKENS = 64  # largest number of tokens that are shown as a table
+MAX_TABLE_TOKENS = 64  # maximum number of tokens in a table
 
 
 def _scores(trained: Trained, pairs: Sequence[tuple[str, str]], options: Options) -> list[dict]:

@@ -1,4 +1,4 @@
-"""Modes that write a text in an order other than from left to right."""
+"""Modes that generate in an order other than left to right."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from .guesses import MASK_TRAINING, MASKED_TEXT, mask_form
 
 
 def _settings(options: Options) -> dict:
-    """Returns the settings that all these modes use; raises ValueError for other settings."""
+    """Returns the settings of all these modes. Raises ValueError for other settings."""
     decoding = options.decoding
     if decoding != dataclasses.replace(
         Decoding(max_new=decoding.max_new, batch_size=decoding.batch_size, seed=decoding.seed),
@@ -23,7 +23,7 @@ def _settings(options: Options) -> dict:
     ):
         raise ValueError(
             "Got a filter, a penalty, beams, samples, stops or drafts, expected none: this mode "
-            "draws a single text, and supports only a temperature."
+            "supports only a temperature."
         )
     return dict(
         temperature=decoding.temperature,
@@ -45,8 +45,8 @@ def _flowed(trained: Trained, texts: Sequence[str], options: Options) -> list[di
     settings = _settings(options)
     if settings.pop("temperature"):
         raise ValueError(
-            "Got a temperature above 0, expected 0: a flow draws only its initial noise. Set "
-            "another seed for another text."
+            "Got a temperature above 0, expected 0: a flow samples only its initial noise. For "
+            "another text, set another seed."
         )
     filled = follow_flow(trained, texts, steps=options.steps, **settings)
     return [{"answer": text} for text in filled]
@@ -90,7 +90,7 @@ register_mode(
 register_mode(
     Mode(
         name="denoise",
-        about="fills all [MASK]s by repeatedly rewriting random text",
+        about="fills all [MASK]s by denoising random text",
         layouts=("encoder", "decoder"),
         reads_only_frame=True,
         answer=partial(_unmasked, "denoise"),
@@ -132,7 +132,7 @@ register_mode(
 register_mode(
     Mode(
         name="blocks",
-        about="continues a text one block of tokens at a time, in the order --order",
+        about="continues a text block by block, in the order --order",
         layouts=("decoder", "encoder_decoder"),
         reads_only_frame=True,
         answer=_blocks,

@@ -20,8 +20,8 @@ from ..prompting.items import text_of_item
 from ..reporting.predict_options import Request
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
 
-NEAREST = 3  # number of nearest tokens that are shown for each token
-MAX_SIMILAR = 12  # number of texts whose similarities are shown as a table
+NEAREST = 3  # number of nearest tokens shown for each token
+MAX_SIMILAR = 12  # maximum number of texts in a table of similarities
 
 
 def _embed_form(trained: Trained, mode: str) -> PromptForm:
@@ -54,7 +54,7 @@ def _against_file(arguments) -> str | None:
 def _show_embeddings(
     console: Console, trained: Trained, request: Request, records: list[dict]
 ) -> None:
-    """Prints the cosines of items (rows) and the texts of --against, or of items and items."""
+    """Prints the cosines of items (rows) with the texts of --against, or with each other."""
     items = request.items
     options = request.options
     against: Sequence[dict] = [{"text": text} for text in options.mode_options["against"] or ()]
@@ -79,13 +79,13 @@ def _show_embeddings(
 
 def _no_records(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
     raise ValueError(
-        "Got mode 'states', whose answers are arrays: call inference.answering.states.states."
+        "Got mode 'states', which returns arrays: call inference.answering.states.states."
     )
 
 
 def _not_npz(arguments) -> str | None:
     if arguments.mode == "states" and not (arguments.out or ".npz").endswith(".npz"):
-        return "--out of --mode=states is a NumPy file: give a name that ends in .npz"
+        return "--out of --mode=states must end in .npz"
     return None
 
 
@@ -99,7 +99,7 @@ def _answer_states(console: Console, trained: Trained, request: Request) -> None
     batch_size = request.options.decoding.batch_size
     with progress_bar("Reading", len(texts)) as advance:
         write_states(out, trained, texts, layers, batch_size, advance)
-    console.print(f"{out} holds the hidden states of {len(texts)} texts.", markup=False)
+    console.print(f"{out} has the hidden states of {len(texts)} texts.", markup=False)
 
 
 def _layers_named(trained: Trained, layer: str) -> list[int]:
@@ -120,7 +120,7 @@ def write_states(
     batch_size: int,
     on_text: Callable[[int], None],
 ) -> None:
-    """Writes the hidden states of texts as a NumPy .npz file. The write is atomic.
+    """Writes the hidden states of texts as a NumPy .npz file, atomically.
 
         layers              i32[N], the numbers of the layers
         hidden_states_0     f32[N, T, E], the states of the first text; next is hidden_states_1
@@ -158,7 +158,7 @@ def write_states(
 def _print_states(
     console: Console, trained: Trained, texts: Sequence[str], layers: Sequence[int]
 ) -> None:
-    """Prints the norm of each token's state, and the nearest tokens of the same text by cosine."""
+    """Prints the norm of each token's state, and the nearest tokens of the text by cosine."""
     by_text = dict(states(trained, texts, layers=layers))
     for i in range(len(texts)):
         names = [repr(trained.decode([token])) for token in by_text[i].tokens]
@@ -174,7 +174,7 @@ def _print_states(
 
 
 def _nearest(states_TxE: np.ndarray) -> tuple[np.ndarray, list[list[tuple[int, float]]]]:
-    """Returns the norm of each state, and the indices and cosines of the nearest other states."""
+    """Returns each state's norm, and the indices and cosines of the nearest other states."""
     norms = np.linalg.norm(states_TxE, axis=-1)
     unit_TxE = states_TxE / np.maximum(norms, 1e-12)[:, None]
     cosines = unit_TxE @ unit_TxE.T

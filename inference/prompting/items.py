@@ -1,7 +1,7 @@
-"""The items of a command: its texts, the lines of a file, or a prefix and a suffix.
+"""The items of a command: texts, lines of a file, or a prefix and a suffix.
 
-An item is a dict with the fields of an input: `{"text": …}`, `{"prefix": …, "suffix": …}`,
-`{"text": …, "second": …}`, or all fields of a line of a file.
+An item is a dict: `{"text": …}`, `{"prefix": …, "suffix": …}`, `{"text": …, "second": …}`, or all
+fields of a line of a file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,20 +22,20 @@ from .prompts import few_shot_prompt
 
 
 class Unreadable(dict):
-    """Stands for a line that cannot be read: {"error": …}. This is also the line's answer."""
+    """A line that cannot be read: {"error": …}, which is also its answer."""
 
 
 def read_items(file: str, *, strict: bool = True) -> list[dict]:
-    """Returns the objects of a JSONL file. A JSON string "…" becomes {"text": "…"}.
+    """Returns the objects of a JSONL file.
 
-    A record of a FASTA or FASTQ file becomes {"id": …, "name": …, "description": …, "text": …}. Its
-    text is in uppercase.
+    A JSON string "…" becomes {"text": "…"}. A record of a FASTA or FASTQ file becomes {"id": …,
+    "name": …, "description": …, "text": …}, with the text in uppercase.
 
     Args:
-      strict: whether any other line is an error. Otherwise it becomes `Unreadable`.
+      strict: whether any other line is an error instead of `Unreadable`.
 
-    Raises ValueError if the file does not exist, has no lines, or has no readable line. With
-    `strict`, also for the first unreadable line, whose number the message names.
+    Raises ValueError if the file does not exist or has no readable line. With `strict`, also for
+    the first unreadable line.
     """
     if not Path(file).is_file():
         raise ValueError(f"There is no file {file}: give the path of a JSONL or FASTA file.")
@@ -55,7 +55,7 @@ def read_items(file: str, *, strict: bool = True) -> list[dict]:
 
 
 def _records(file: str) -> Iterator[RawDocument | Bad]:
-    """Yields the items of a file, each as the text of a record, and its bad lines or records."""
+    """Yields the items and the bad lines or records of a file."""
     if not is_sequence_file(file):
         with opened(file) as lines:
             yield from json_lines(lines, file, _item, kinds=(dict, str))
@@ -83,10 +83,10 @@ def make_items(
     """Returns the items of a command, one for each text or line of the file.
 
     Args:
-      cursor: "FILE:LINE:COLUMN", the place of a gap in a file.
+      cursor: "FILE:LINE:COLUMN", the place of a gap.
 
-    Raises ValueError if there are no items, if several arguments define them, or if the mode does
-    not support such items.
+    Raises ValueError if there are no items, several arguments define them, or the mode does not
+    support them.
     """
     ends = {"prefix": prefix, "suffix": suffix}
     gap = {k: v for k, v in ends.items() if v is not None}
@@ -114,7 +114,7 @@ def make_items(
 
 
 def text_of_item(item: dict) -> str:
-    """Returns the text of an item; raises ValueError if it has no text."""
+    """Returns the text of an item. Raises ValueError without text."""
     if isinstance(item, Unreadable):
         raise ValueError(item["error"])
     if item.get("text") == "":
@@ -130,8 +130,7 @@ def text_of_item(item: dict) -> str:
 def around_cursor(place: str) -> dict:
     """Returns the text of a file before and after "FILE:LINE:COLUMN".
 
-    Lines and columns count from 1, as in editors. Raises ValueError for a place that is not in the
-    file.
+    Lines and columns count from 1. Raises ValueError for a place that is not in the file.
     """
     name, *numbers = place.rsplit(":", 2)
     if len(numbers) != 2 or not all(x.isdecimal() and int(x) > 0 for x in numbers):
@@ -169,7 +168,7 @@ def with_masks(items: Sequence[dict], count: int) -> list[dict]:
 def with_examples(items: Sequence[dict], file: str, template: str, answer: str) -> list[dict]:
     """Returns the items with few-shot prompts as their texts (`inference.few_shot_prompt`).
 
-    `file` has the solved examples. A text of the command line fills {text} in the template.
+    `file` has the solved examples. A text of the command line fills {text}.
     """
     examples = read_items(file)
     template = template.replace("\\n", "\n")

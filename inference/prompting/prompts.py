@@ -13,13 +13,13 @@ from ..decoding.decoding import Prompts, decoder_prompts, encoder_decoder_prompt
 from ..trained import MODES, Trained, mode_of, prompt_form
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
-CONTEXT = 8  # number of last tokens of a text that affect how the first new token is decoded
+CONTEXT = 8  # number of last tokens of a text that affect the decoding of the first new token
 
 
 class Prompt(NamedTuple):
-    """The token ids that a model reads both ways, and the token ids that it continues."""
+    """Token ids that a model reads both ways, and token ids that it continues."""
 
-    inputs: list[int]  # ids that the encoder or a prefix LM reads both ways; [] if causal
+    inputs: list[int]  # ids read both ways by the encoder or a prefix LM; [] if causal
     start: list[int]  # first ids of the answer, after bos
     blanks: list[int] = []  # for bos and each id of the start: index of the input it fills (GLM)
     before: list[int] = []  # last tokens of a text that the answer continues
@@ -60,7 +60,7 @@ def batch_prompts(
 
 
 def prompt_size(layout: str, prompt: Prompt) -> int:
-    """Returns the number of slots that a prompt takes, in the longer of its stacks."""
+    """Returns the number of slots of a prompt, in the longer of its stacks."""
     if layout == "encoder_decoder":
         return max(len(prompt.inputs), len(prompt.start) + 1)
     return prompt.size + 1
@@ -69,7 +69,7 @@ def prompt_size(layout: str, prompt: Prompt) -> int:
 def prompts_width(model, prompts: Sequence[Prompt], max_new: int = 0) -> int:
     """Returns the number of slots to pad prompts to, within the model's positions.
 
-    Only a few different numbers are returned, so that batches share compiled programs.
+    There are only a few widths, so that batches share compiled programs.
     """
     both_ways = model.layout == "encoder_decoder"
     longest = max(len(p.inputs) if both_ways else prompt_size(model.layout, p) for p in prompts)
@@ -90,7 +90,7 @@ def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = N
     Args:
       denoiser: name of a mode token to put before the text, instead of the ids of the prompt form.
 
-    Raises ValueError if the text has no words (unless the mode is "continue"), or if a text to be
+    Raises ValueError if the text is empty (unless the mode is "continue"), or if a text to be
     continued has blanks.
     """
     if mode != "continue":  # a causal model can start from nothing
@@ -113,10 +113,9 @@ def _in_form(form: PromptForm, tokens: list[int]) -> Prompt:
 
 
 def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
-    """Returns the ids before and after a text in a row that the model reads or continues.
+    """Returns the ids before and after a text that the model reads or continues.
 
-    They are ([bos], []) for a causal language model, and ([], [eos]) for T5. Mode tokens are left
-    out.
+    They are ([bos], []) for a causal language model, and ([], [eos]) for T5, without mode tokens.
     """
     form = prompt_form(trained, mode_of(trained))
     modes = {i for _, i in trained.ids.modes}
@@ -137,10 +136,9 @@ def reads_only_frame(form: PromptForm) -> bool:
 def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> Prompt:
     """Returns the prompt for a text with blanks.
 
-    Some models fill all blanks of a text in one answer. For other models this is the prompt for the
-    first blank, and `next_blank` returns the next prompts. If a text has no blank, a model that was
-    also trained to complete texts, such as UL2, completes it. For other models, a blank is added at
-    the end of the text.
+    Some models fill all blanks in one answer. For others, this is the prompt for the first blank,
+    and `next_blank` returns the next prompts. A text without a blank is completed by a model that
+    was also trained to complete texts, such as UL2. For others, a blank is added at its end.
 
     Raises ValueError if the blanks are not numbered 0, 1, …, or if the vocabulary has too few
     sentinels.
@@ -174,7 +172,7 @@ def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> P
 
 
 def can_complete(trained: Trained) -> bool:
-    """Returns whether the model was trained to complete a text that it reads both ways."""
+    """Returns whether the model was trained to complete texts that it reads both ways."""
     return any(form.mode == "complete" for form in trained.prompt_forms)
 
 
@@ -196,13 +194,12 @@ def next_blank(trained: Trained, prompt: Prompt, number: int, written: list[int]
 def middle_prompt(trained: Trained, prefix: str, suffix: str) -> Prompt:
     """Returns the prompt with the prefix, then the suffix. The answer is the middle.
 
-    Raises ValueError if both texts are empty, if one has blanks, or if the vocabulary has no
-    markers.
+    Raises ValueError if both texts are empty, one has blanks, or the vocabulary has no markers.
     """
     if BLANK.search(prefix + suffix):
         raise ValueError(
-            "Got blanks in the prefix or the suffix, expected none: the model fills the gap "
-            "between them. Leave the blanks out, and end the prefix at the gap."
+            "Got blanks in the prefix or the suffix, expected none, since the model fills the gap "
+            "between them: end the prefix at the gap."
         )
     if len(trained.ids.fim) != 3:
         raise ValueError(
@@ -235,7 +232,7 @@ def fill_blanks(text: str, answer: str) -> tuple[str, list[str]]:
 
 
 def few_shot_prompt(template: str, examples: Sequence[dict], item: dict, answer: str) -> str:
-    """Returns the examples in the form of a template, then the item up to its answer.
+    """Fills a template with the examples, and then with the item up to its answer.
 
         few_shot_prompt("Q: {q}\\nA: {a}", [{"q": "1+1", "a": "2"}], {"q": "2+2"}, "a")
         # "Q: 1+1\\nA: 2\\n\\nQ: 2+2\\nA:"
@@ -257,8 +254,8 @@ def few_shot_prompt(template: str, examples: Sequence[dict], item: dict, answer:
             ) from error
         except KeyError as error:
             raise ValueError(
-                f"Got an item with the fields {', '.join(fields) or 'none'}, expected {error}, "
-                "which the template contains."
+                f"Got an item with the fields {', '.join(fields) or 'none'}, expected {error}, as "
+                "in the template."
             ) from error
 
     shown = [written(template, example) for example in examples]
@@ -268,7 +265,7 @@ def few_shot_prompt(template: str, examples: Sequence[dict], item: dict, answer:
 
 
 def decode_after(trained: Trained, before: list[int], tokens: list[int]) -> str:
-    """Returns the text of tokens that follow other tokens, with the space before a first word."""
+    """Returns the text of tokens after other tokens, with the space before a first word."""
     context = trained.decode(before)
     whole = trained.decode([*before, *tokens])
     return whole[len(context) :] if whole.startswith(context) else trained.decode(tokens)

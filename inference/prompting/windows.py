@@ -3,9 +3,9 @@
     check_texts(trained, rows)             # before rows are embedded, classified, filled in, scored
     check_prompts(trained, prompts, 64)    # before up to 64 tokens are generated after each
 
-A row that is longer than learned positions is rejected. A row that is longer than the rows of
-training causes a `BeyondTraining` warning. Rotary and relative positions have no limit, but the
-model has not learned to use longer distances.
+A row longer than learned positions is rejected. A row longer than the rows of training causes a
+`BeyondTraining` warning: rotary and relative positions have no limit, but the model has not learned
+longer distances.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from ..decoding.batching import check_positions
 from ..trained import Trained
 from .prompts import Prompt, prompt_size
 
-SHOWN = 16  # number of tokens that a message shows of a text that is too long
+SHOWN = 16  # number of tokens of a long text in a message
 
 
 class BeyondTraining(UserWarning):
@@ -28,8 +28,8 @@ class BeyondTraining(UserWarning):
 
     def __init__(self, stack: str, slots: int, trained: int, remedy: str, held: str = ""):
         super().__init__(
-            f"Got a text that takes {slots} slots of the {stack}{held}, and the rows of training "
-            f"had {trained}: the model has not learned to read longer texts. {remedy}"
+            f"Got a text of {slots} slots of the {stack}{held}, longer than the training rows of "
+            f"{trained}: the model has not learned to read longer texts. {remedy}"
         )
         self.stack = stack
         self.slots = slots
@@ -50,8 +50,7 @@ def check_prompts(trained: Trained, prompts: Sequence[Prompt], max_new: int) -> 
     """Checks prompts that are continued by up to `max_new` generated tokens.
 
     Raises ValueError if a row is longer than the model's positions, and warns of `BeyondTraining`.
-    There is no warning for the answer of an encoder-decoder: it has separate slots, and usually
-    ends before `max_new`.
+    The answer of an encoder-decoder causes no warning, since it usually ends before `max_new`.
     """
     model = trained.model
     if not prompts:

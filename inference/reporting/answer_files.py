@@ -1,9 +1,8 @@
 """JSONL files of answers, which a killed command can continue.
 
-Answers are lines of JSON in the order of the items. A line has the fields of the item and of its
-answer, or {"error": …} as the answer. Whole lines are written and synced to disk before further
-answers are computed. If a kill cut off the last line, the line is removed when the file is opened
-again.
+Lines are in the order of the items. A line has the fields of the item and of its answer, or
+{"error": …} as the answer. Lines are synced to disk before further answers are computed. An
+incomplete last line is removed when the file is opened again.
 """
 
 import dataclasses
@@ -30,7 +29,7 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
     out = AnswerFile(arguments.out, items)
     out.check_made_by(request.made_by)
     if out.done:
-        continuing = f"{arguments.out} already holds {out.done} answers: continuing after them."
+        continuing = f"{arguments.out} already has {out.done} answers: continuing after them."
         console.print(continuing, markup=False)
     chunk = 8 * request.options.decoding.batch_size  # number of items that are sorted by length
     with (
@@ -44,10 +43,10 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
 
         out.answer_rest(answers, chunk)
     console.print(
-        f"{arguments.out} holds {len(items)} answer{'s' * (len(items) != 1)}.", markup=False
+        f"{arguments.out} has {len(items)} answer{'s' * (len(items) != 1)}.", markup=False
     )
     if errors := out.errors():
-        console.print(f'{errors} of them are an "error", which says why there is no answer.')
+        console.print(f'{errors} of them are an "error" with the reason.')
     field = arguments.answer
     writes = MODES[request.mode].is_whole_text
     if arguments.examples and writes and all(field in item for item in items):
@@ -61,7 +60,7 @@ class AnswerFile:
         answers = AnswerFile("answers.jsonl", [{"text": "one"}, {"text": "two"}])
         answers.append([{"answer": "1"}])        # now answers.done == 1
 
-    Raises ValueError if the file holds answers to other items.
+    Raises ValueError if the file has answers to other items.
     """
 
     def __init__(self, file: str, items: Sequence[dict]):
@@ -72,9 +71,9 @@ class AnswerFile:
         self.done = self._whole_lines()
 
     def check_made_by(self, settings: dict) -> None:
-        """Records the settings that produce the answers, in a file next to them.
+        """Records the settings of the answers in a file next to them.
 
-        Raises ValueError if the file has answers that other settings produced.
+        Raises ValueError if existing answers were made with other settings.
         """
         path = self._made_by
         settings = json.loads(json.dumps(settings))
@@ -82,7 +81,7 @@ class AnswerFile:
             before = _object(path.read_bytes())
             if before is None:
                 raise ValueError(
-                    f"{path} is damaged. It records how the answers in {self._path} were made: "
+                    f"{path} is damaged. It has the settings of the answers in {self._path}: "
                     "delete it to continue with these answers, or give another --out."
                 )
             changes = ", ".join(
@@ -92,16 +91,15 @@ class AnswerFile:
             )
             if changes:
                 raise ValueError(
-                    f"{self._path} holds answers that were made with {changes}: give another "
-                    "--out, or delete it."
+                    f"{self._path} has answers made with {changes}: give another --out, or delete "
+                    "it."
                 )
         path.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
     def append(self, records: Sequence[dict]) -> None:
         """Writes the next answers as whole lines, and syncs them to disk.
 
-        If an item and its answer have a field of the same name, the item's field is renamed
-        (`_renamed`).
+        An item's field with the name of a field of its answer is renamed (`_renamed`).
         """
         lines: list[str] = []
         for item, record in zip(self._items[self.done :], records):
@@ -116,22 +114,22 @@ class AnswerFile:
     def answer_rest(
         self, answer: Callable[[list[dict], Sequence[int]], Sequence[dict]], chunk: int
     ) -> None:
-        """Appends the missing answers. `answer` gets up to `chunk` items and their numbers.
+        """Appends the missing answers.
 
-        If `answer` fails, it is called with fewer items until the failing items are found. If all
-        items fail, the items are not the cause, and the exception is raised.
+        `answer` gets up to `chunk` items and their numbers. If it fails, it is called with fewer
+        items until the failing items are found. If all items fail, the exception is raised.
         """
         for first in range(self.done, len(self._items), chunk):
             numbers = range(first, min(first + chunk, len(self._items)))
             self.append(_answers(answer, [self._items[number] for number in numbers], numbers))
 
     def errors(self) -> int:
-        """Returns the number of items that could not be read or answered."""
+        """Returns the number of items without an answer."""
         with self._path.open(encoding="utf-8") as lines:
             return sum(map(_is_error, map(json.loads, lines), self._items))
 
     def exact_matches(self, field: str) -> int:
-        """Returns the number of answers that equal this field, ignoring white space around them."""
+        """Returns the number of answers that equal this field, ignoring surrounding white space."""
         with self._path.open(encoding="utf-8") as lines:
             records = map(json.loads, lines)
             return sum(
@@ -162,7 +160,7 @@ class AnswerFile:
 
 
 def _object(text: bytes) -> dict | None:
-    """Returns the JSON object in a text, or None if the text is not a JSON object."""
+    """Returns the JSON object in a text, or None."""
     try:
         value = parse_json(text)
     except ValueError:
@@ -202,14 +200,14 @@ def _is_error(record: dict, item: dict) -> bool:
 
 
 def _reason(error: Exception) -> str | None:
-    """Returns why an item cannot be answered, or None if the item may not be the cause."""
+    """Returns why an item cannot be answered, or None if it may not be the item's fault."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"It does not fit in memory: {str(error).partition(chr(10))[0]}"
     return str(error) if isinstance(error, ValueError | RecursionError) else None
 
 
 def _renamed(key: str, item: dict) -> str:
-    """Returns the new name of an item's field that has the same name as a field of the answer.
+    """Returns the new name of an item's field whose name the answer uses.
 
     >>> _renamed("answer", {"answer": 1})
     'expected'

@@ -17,7 +17,7 @@ from ..trained import MODES
 
 Decode = Callable[[Sequence[int]], str]
 
-PASSAGE = 96  # number of tokens of a passage; fewer if the model has few positions
+PASSAGE = 96  # maximum number of tokens of a passage
 
 
 def show_passages(
@@ -32,11 +32,9 @@ def show_passages(
 ) -> None:
     """Fills in passages of documents with the first member that hides tokens.
 
-    `heldout` returns the held-out documents of a member, given by its index.
-
-    Passages are cut from the concatenated documents, or are whole documents if the objective
-    requires rows of one document. Nothing is shown if no member hides tokens, or if labels are not
-    tokens.
+    `heldout` returns the held-out documents of a member, given by its index. Passages are whole
+    documents if the objective requires rows of one document. Nothing is shown if no member hides
+    tokens, or if labels are not tokens.
     """
     layout = LAYOUTS[model.layout]
     members = [m.objective for m in members_of(objective)]
@@ -64,7 +62,7 @@ def show_passages(
 
 
 def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
-    """Returns evenly spaced passages of one size; no passages if there are too few tokens."""
+    """Returns evenly spaced passages of one size, or [] if there are too few tokens."""
     text = np.concatenate([document.tokens for document in documents])
     starts = np.linspace(0, text.size - size, rows if text.size >= size else 0).astype(int)
     tokens = text[starts[:, None] + np.arange(size)]

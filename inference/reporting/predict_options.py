@@ -36,17 +36,17 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Request(NamedTuple):
-    """A mode and the items that it answers."""
+    """A mode and its items."""
 
     mode: str
     is_chosen: bool  # whether the user chose the mode
     items: list[dict]
     options: Options
     arguments: argparse.Namespace  # arguments of the command line
-    made_by: dict[str, Any]  # settings that the answers depend on, in addition to the items
+    made_by: dict[str, Any]  # settings that affect the answers, in addition to the items
 
 
-# Options that do not change answers. A command with other values of them may continue a file.
+# Options that do not change answers, so another command may continue a file.
 _CHANGES_NO_ANSWER = {
     *("file", "out", "texts", "given", "mode", "layer", "module"),
     *("batch_size", "fsdp", "tensor", "traceback", "trust"),
@@ -54,7 +54,7 @@ _CHANGES_NO_ANSWER = {
 
 
 def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
-    """Adds the flags of modes and the additional options of each mode, after all other options.
+    """Adds the flags and the additional options of modes, after all other options.
 
     Exits with an error if an option of a mode already exists.
     """
@@ -71,8 +71,8 @@ def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
 def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     """Returns the request for the options of `pretrax predict`, without a draft model.
 
-    Raises ValueError for a mode that the model does not support, for options that the mode does not
-    use or that are out of range, and for texts or files that are not items.
+    Raises ValueError for a mode that the model does not support, for unused or invalid options, and
+    for texts or files that are not items.
     """
     values = vars(arguments)
     flags = [mode.name for mode in MODES.values() if mode.command.is_flag and values.get(mode.name)]
@@ -116,8 +116,8 @@ def _mode_options(
 ) -> dict[str, Any]:
     """Returns the values of the options that the mode adds.
 
-    The module of a run's objective is imported after the command line was parsed. If that module
-    registers the mode, its options have their defaults. A user who gives --module can set them.
+    If the module of the run's objective registers the mode, options have their defaults, since it
+    is imported after parsing. With --module, they can be set.
     """
     parser = argparse.ArgumentParser(add_help=False)
     for name, settings in additional.items():

@@ -1,4 +1,4 @@
-"""Prints answers in the terminal: while they are generated, or each with its item."""
+"""Prints answers in the terminal, streamed or each with its item."""
 
 import contextlib
 import dataclasses
@@ -71,7 +71,7 @@ def _print_stream(
 
     def more(text: str) -> None:
         before = "".join(shown)
-        if text.startswith(before):  # a character may still lack some of its bytes
+        if text.startswith(before):  # a character may still lack bytes
             new = text[len(before) :].rstrip("\N{REPLACEMENT CHARACTER}")
             shown.append(new)
             console.file.write(printable(new))
