@@ -1,9 +1,9 @@
-"""Budgets: the cost that is equal for all variants of a comparison, converted to steps.
+"""Budgets: the equal cost of a comparison's variants, converted to steps.
 
     comparison.Comparison.budget = @budgets.text_tokens
     budgets.text_tokens.number = 400_000
 
-A budget is a function of a variant's plan that returns the steps of its runs.
+A budget is a function from a variant's plan to the number of steps.
 """
 
 import functools
@@ -27,10 +27,10 @@ from ..training.step import Recipe, count_text_tokens, make_batches
 from ..training.step_program import StepPrograms, abstract_state_of
 from ..training.throughput import step_flops
 
-# Number of steps whose tokens or targets are counted. Later steps are assumed to have their mean.
+# Number of steps whose tokens or targets are counted, and extrapolated to later steps.
 COUNTED = 2000
-NOISE_SEED = 20_200_103  # seed of the corruption in which targets are counted, for every run
-TIMED = 20  # number of steps that a pilot times
+NOISE_SEED = 20_200_103  # seed of the corruption in which targets are counted
+TIMED = 20  # number of timed steps
 
 
 @checked
@@ -38,9 +38,9 @@ def text_tokens(plan: Plan, *, number: Count) -> int:
     """Returns the number of steps that read `number` tokens of text.
 
     Args:
-      number: number of tokens before corruption, counted in the rows of the first `COUNTED` steps.
-        End-of-sequence does not count, since only some objectives have it in their rows. If rates
-        follow training progress, all of training is counted on fewer steps.
+      number: number of tokens before corruption, without end-of-sequence, counted in the rows of
+        the first `COUNTED` steps. If rates follow training progress, all of training is counted on
+        fewer steps.
     """
     steps, per_step = _steps_for(_tokens_read, plan, number)
     return _check_affordable(plan, steps, per_step, "text_tokens")
@@ -51,29 +51,29 @@ def targets(plan: Plan, *, number: Count) -> int:
     """Returns the number of steps that predict `number` targets, as `targets_of_steps` counts them.
 
     Args:
-      number: number of targets, counted in the batches of the first `COUNTED` steps. The noise of
-        these batches has its own seed, so the targets of a run differ by chance.
+      number: number of targets, counted in the batches of the first `COUNTED` steps. The number of
+        a run's targets differs slightly, since its noise has another seed.
 
-    Raises ValueError if these steps do not show the number of targets of later steps, since the
-    rates of a mixture depend on the step, as in `objectives.annealed`.
+    Raises ValueError if later steps have other numbers of targets, because the rates of a mixture
+    depend on the step, as in `objectives.annealed`.
     """
     steps, per_step = _steps_for(_targets_predicted, plan, number)
     following = [m.name for m in plan.recipe.objective.facts.members if callable(m.rate)]
     if steps > COUNTED and following:
         raise ValueError(
             f"budgets.targets.number = {number:,} takes about {steps:,} steps. Targets are counted "
-            f"in the first {COUNTED:,} steps, but later steps have other numbers of targets, since "
-            f"the rates of {', '.join(following)} depend on the step: give a smaller number, or "
+            f"in the first {COUNTED:,} steps, but later steps differ, since the rates of "
+            f"{', '.join(following)} depend on the step: give a smaller number, or "
             "another budget."
         )
     return _check_affordable(plan, steps, per_step, "targets")
 
 
 def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]]]:
-    """Yields the rows of each step, and how many targets each term of the loss has in them.
+    """Yields the rows of each step, and the number of targets of each loss term.
 
-    A target counts once for each term of the loss that predicts it, regardless of its weight.
-    Metrics do not count. Noise that depends on the model is that of an untrained model.
+    A target counts once for each loss term that predicts it, regardless of its weight. Adaptive
+    noise is that of an untrained model.
     """
     programs: dict[int | None, Callable] = {}
     key = jax.random.key(NOISE_SEED)
@@ -105,9 +105,9 @@ def tokens_of(plan: Plan, steps: int) -> int:
 
 
 def shortened(plan: Plan, steps: int, counted: int) -> Plan:
-    """Returns the plan of a shorter run, of which `counted` steps stand for the first `steps`.
+    """Returns the plan of a shorter run, whose first `counted` steps represent `steps` steps.
 
-    Only rates that follow training progress differ from the rates of the plan.
+    Only rates that follow training progress change.
     """
     if steps <= counted:
         return plan
@@ -126,8 +126,8 @@ Totals = Callable[[Plan], Iterator[int]]  # yields the total amount up to each s
 def _steps_for(totals: Totals, plan: Plan, number: int) -> tuple[int, float]:
     """Returns the number of steps that reach a total, and the mean amount per step.
 
-    If rates follow training progress, the mean hardly depends on the number of steps, so it is
-    first taken from the run's own steps.
+    If rates follow training progress, the mean is first taken over the run's own number of steps,
+    on which it hardly depends.
     """
     if not follows_training(plan):
         return _counted(totals(plan), number)
@@ -150,9 +150,8 @@ def model_flops(plan: Plan, *, number: Positive) -> int:
     """Returns the number of steps whose forward and backward passes take about `number` FLOPs.
 
     Args:
-      number: number of FLOPs. All heads that training computes and all slots count, including
-        padding. Recomputation and the corruption of text do not count. See
-        `throughput.step_flops`.
+      number: number of FLOPs, including all heads and padding, without recomputation and
+        corruption. See `throughput.step_flops`.
     """
     per_step = step_flops(plan.recipe, plan.schedules)
     return _check_affordable(plan, round(number / per_step), per_step, "model_flops")
@@ -162,8 +161,8 @@ def model_flops(plan: Plan, *, number: Positive) -> int:
 def seconds(plan: Plan, *, number: Positive) -> int:
     """Returns the number of steps that take `number` seconds on this machine, timed by a few steps.
 
-    Compilation, evaluation and saving do not count. The measured speed varies from time to time, so
-    a comparison keeps its first result.
+    Compilation, evaluation and saving do not count. The measured speed varies, so a comparison
+    keeps its first result.
     """
     per_step = _seconds_of_a_step(plan)
     return _check_affordable(plan, round(number / per_step), per_step, "seconds")
@@ -190,7 +189,7 @@ def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
 
 
 def _seconds_of_a_step(plan: Plan) -> float:
-    """Returns the mean seconds of a step, timed on `TIMED` steps spread over the run."""
+    """Returns the mean seconds per step, timed on `TIMED` steps spread over the run."""
     timed = shortened(plan, plan.run.steps, TIMED)
     abstract = abstract_state_of(timed)
     programs = StepPrograms(timed, abstract.shapes)
@@ -212,7 +211,7 @@ def _seconds_of_a_step(plan: Plan) -> float:
 def _check_affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
     """Returns `steps`.
 
-    Raises ValueError if a run cannot be so short, with the budget that would be enough.
+    Raises ValueError if a run cannot be so short.
     """
     least = shortest_run(plan.run.optimizer)
     if steps >= least:

@@ -27,12 +27,12 @@ from .results import (
 from .trials import Trial, TrialState
 from .tuning import line_of
 
-POINTS = 60  # largest number of points of a learning curve that is kept
+POINTS = 60  # maximum number of points of a learning curve
 DIGITS = 5  # number of significant digits of a learning curve
 
 
 def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
-    """Returns the runs of trials that are trained or have failed, and all of their figures."""
+    """Returns the trained and failed runs of trials, and their figures."""
     variants = trained_variants(comparison)
     rates = {trial.variant: peak_learning_rate(trial.run.optimizer) for trial in trials}
     tuning = None if comparison.tuning is None else comparison.tuning()
@@ -73,7 +73,7 @@ def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
 
 
 def peak_learning_rate(optimizer: Callable) -> float | None:
-    """Returns the learning rate of an optimizer, or the peak of its schedule; None if unknown.
+    """Returns the (peak) learning rate of an optimizer, or None if unknown.
 
     >>> from pretrax.training.run_configuration import read_run
     >>> peak_learning_rate(read_run(["runs/decoder.gin"]).optimizer)
@@ -87,8 +87,8 @@ def peak_learning_rate(optimizer: Callable) -> float | None:
 def _measurements(states: Sequence[TrialState], runs: Sequence[TrainedRun]) -> list[Measurement]:
     """Returns the figures of trials. Figures of the same name can be compared.
 
-    If an eval metric gives several units or is used with several settings, the name of its figures
-    has the unit or the settings, such as "norm (power=4)".
+    If an eval metric has several units or settings, they are part of the figures' names, such as
+    "norm (power=4)".
     """
     measures = [measure for state, run in zip(states, runs) for measure in _measured(state, run)]
     units: dict[str, set[str]] = {}
@@ -109,7 +109,7 @@ def _measured(
 ) -> Iterator[tuple[Trial, TrainingCost | None, Callable, Sequence[Figure]]]:
     """Yields the results of each eval metric at each checkpoint of a trial.
 
-    `TrainingCost` is None for the end of the trial.
+    `TrainingCost` is None at the end of the trial.
     """
     trial = state.trial
     for step, step_results in state.measured.items():
@@ -120,7 +120,7 @@ def _measured(
 
 
 def cost_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int) -> TrainingCost:
-    """Returns the cost of a run up to a step, according to its logged metrics `entries`."""
+    """Returns the cost of a run up to a step, from its logged metrics `entries`."""
     logged = tokens_by_step(entries)
     tokens = float(np.interp(step, [*logged], [*logged.values()]))
     until = [entry for entry in entries if entry["step"] <= step]
@@ -150,10 +150,7 @@ def _trained_run(state: TrialState) -> TrainedRun:
 
 
 def run_flops_per_token(facts: VariantFacts, logged: Mapping[float, float]) -> float:
-    """Returns the FLOPs of a run per token that it read.
-
-    All seeds have the same FLOPs per step, but their numbers of tokens differ with the text of the
-    seed.
+    """Returns the FLOPs of a run per text token. Seeds differ in their numbers of tokens per step.
 
     Args:
       facts: the facts of the variant, whose tokens are used if none are logged.
@@ -163,7 +160,7 @@ def run_flops_per_token(facts: VariantFacts, logged: Mapping[float, float]) -> f
 
 
 def tokens_by_step(entries: Sequence[Mapping[str, float]]) -> dict[float, float]:
-    """Returns the number of text tokens that a run has read, by the steps at which it logged them.
+    """Returns the number of text tokens that a run has read, by logged step.
 
     The `text_tokens` of an entry are the mean number per step since the previous entry.
 
@@ -177,7 +174,7 @@ def tokens_by_step(entries: Sequence[Mapping[str, float]]) -> dict[float, float]
 
 
 def seconds_per_token(entries: Sequence[Mapping[str, float]]) -> float:
-    """Returns the mean seconds per text token of the steps with a logged speed; 0 if none have."""
+    """Returns the mean seconds per text token of the steps with a logged speed, or 0."""
     tokens = 0.0
     seconds = 0.0
     for entry, read in _tokens_read(entries):
@@ -201,15 +198,15 @@ def _tokens_read(
 def learning_curves(
     entries: Sequence[Mapping[str, float]], evaluation_metrics: Collection[str] = ()
 ) -> dict[str, Curve]:
-    """Returns what a run logged while it trained, over the number of text tokens it had read.
+    """Returns the learning curves of a run over the number of text tokens read.
 
-    "loss" is its training loss. "heldout/…" is a held-out loss that was evaluated more than once,
-    and "metric/…" a held-out figure that is not a loss, such as an accuracy. A curve of many points
-    is reduced to the means of `POINTS` groups with equal numbers of finite points.
+    "loss" is the training loss, "heldout/…" a held-out loss that was evaluated more than once, and
+    "metric/…" a held-out metric, such as an accuracy. Long curves are reduced to the means of
+    `POINTS` equal groups of finite points.
 
     Args:
       entries: the logged metrics of the run, oldest first.
-      evaluation_metrics: the logged names of held-out scores that are not losses.
+      evaluation_metrics: the logged names of held-out metrics.
     """
     tokens = tokens_by_step(entries)
     names = dict.fromkeys(

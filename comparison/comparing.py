@@ -1,10 +1,10 @@
-"""Runs a comparison: for Python, and for the command `pretrax compare`.
+"""Runs a comparison, for Python and `pretrax compare`.
 
     compared = compare("masking_rate", ["SEEDS = [0, 1]"])
     compared.records                    # a dictionary for each figure of each run
 
-Every run is a process of its own. Only the missing parts are run, so a comparison that was stopped
-continues with the same call.
+Every run is a separate process. Only missing parts are run, so the same call continues a stopped
+comparison.
 """
 
 import dataclasses
@@ -55,12 +55,12 @@ from .workers.worker_processes import (
     start_trial,
 )
 
-LOCK = ".lock"  # held by the process that compares
-WIDTH = 120  # characters of a line if the output is not a terminal
-ENOUGH = 5  # number of seeds of most comparisons in gin_configs
+LOCK = ".lock"  # locked by the process that compares
+WIDTH = 120  # characters per line if the output is not a terminal
+ENOUGH = 5  # recommended number of seeds
 ONE_SEED = (
-    "One seed gives no intervals, so it does not show whether a difference would hold for another "
-    "seed: give {}. Existing runs are kept."
+    "One seed gives no intervals and does not show whether a difference holds for other seeds: "
+    "give {}. Existing runs are kept."
 )
 
 
@@ -68,9 +68,9 @@ class Machines(NamedTuple):
     """Where the runs of a comparison are trained.
 
     Attributes:
-      workers: number of runs at a time, each on its share of the cores. None: one for each core, or
-        a single one with accelerators. On a cluster, None runs all of them at a time.
-      jobs: what a job of a Slurm cluster needs. None: runs are processes of this machine.
+      workers: number of concurrent runs, each on its share of the cores. None: one per core, one
+        with accelerators, or all on a cluster.
+      jobs: options of Slurm jobs. None: runs are processes of this machine.
     """
 
     workers: int | None = None
@@ -79,7 +79,7 @@ class Machines(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Compared:
-    """The results of a comparison, which display themselves as a report.
+    """The results of a comparison, displayed as a report.
 
     Attributes:
       directory (str): Directory of the comparison, with the runs and report.html.
@@ -91,7 +91,7 @@ class Compared:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """A dictionary for each figure at the end of each run, for example for pandas.
+        """A dict for each figure at the end of each run, for example for pandas.
 
         The keys are `variant`, `seed`, and the fields of a figure, such as `name` and `value`.
         """
@@ -127,13 +127,13 @@ def compare(
         pretrax.compare("masking_rate")                    # of gin_configs/comparisons
         pretrax.compare("mine.gin", ["SEEDS = [0, 1]"])    # your own gin file
 
-    It also writes the report into the directory of the comparison. The results name the runs that
-    failed (`results.runs`); the same call runs these again.
+    It also writes the report into the comparison's directory. The same call runs failed runs
+    (`results.runs`) again.
 
     Args:
       comparison: a name of `gin_configs/comparisons`, the path of a gin file, or a `Comparison`.
       bindings: lines of gin, which override the file. They cannot be given with a `Comparison`.
-      workers: number of runs at a time, see `Machines.workers`.
+      workers: number of concurrent runs, see `Machines.workers`.
       console: console for the progress and the report. None: the terminal.
 
     Raises:
@@ -156,8 +156,8 @@ def compare(
 def make_console(file: Any = None) -> Console:
     """Returns a console for a comparison.
 
-    Unlike `training.reporting.console.make_console`, it does not start JAX, which would take the
-    accelerators of the runs.
+    Unlike `training.reporting.console.make_console`, it does not start JAX, which would occupy the
+    accelerators.
     """
     # In a notebook, rich would display the text instead of writing it to the file.
     in_notebook = None if file is None else False
@@ -175,11 +175,11 @@ def run_comparison(
     trusted: Sequence[str] = (),
     power: bool = False,
 ) -> list[Trial]:
-    """Runs the missing parts of a comparison and writes its report. Returns the trials that failed.
+    """Runs the missing parts of a comparison and writes its report. Returns the failed trials.
 
     Args:
       trusted: modules that the run directories may name, see `settings.trust`.
-      power: whether to run only a pilot (`comparison.pilot`), whose figures are only printed.
+      power: whether to run and print only a pilot (`comparison.pilot`).
     """
     if power:
         check_pilot(comparison)
@@ -224,7 +224,7 @@ def run_pilot(
     trials: Sequence[Trial],
     run: Callable[[Sequence[Trial]], list[Trial]],
 ) -> list[Trial]:
-    """Runs the trials of a pilot and prints its findings. Returns the trials that failed."""
+    """Runs the trials of a pilot and prints its findings. Returns the failed trials."""
     seeds = pilot_seeds(trials)
     trials = [trial for trial in trials if trial.seed in seeds]
     failed = run(trials)
@@ -238,9 +238,9 @@ def run_pilot(
 def run_to_the_last_look(
     comparison: Comparison, trials: Sequence[Trial], run: Callable[[Sequence[Trial]], list[Trial]]
 ) -> tuple[list[Trial], list[Trial]]:
-    """Runs trials up to the first look without failures that decides all differences.
+    """Runs trials up to the first look that decides all differences.
 
-    Returns the trials up to that look, and the trials that failed.
+    Returns these trials, and the failed trials.
     """
     failed: list[Trial] = []
     begun = 0
@@ -260,7 +260,7 @@ def run_missing(
     facts: Mapping[str, VariantFacts],
     trials: Sequence[Trial],
 ) -> list[Trial]:
-    """Runs the missing parts of trials; returns the trials that failed."""
+    """Runs the missing parts of trials. Returns the failed trials."""
     states = [trial.state for trial in trials]
     missing = [state.trial for state in states if not state.is_complete or state.refusals]
     if not missing:
@@ -275,7 +275,7 @@ def cores_of_runs(
 ) -> list[list[int]]:
     """Returns the cores of each concurrent run.
 
-    Raises ValueError if several runs at a time would need the same TPUs.
+    Raises ValueError if several runs would share TPUs.
     """
     if machines.jobs:
         return [[0]] * (machines.workers or runs)  # the cluster's cores
@@ -293,15 +293,15 @@ def cores_of_runs(
 def planned(
     console: Console, comparison: Comparison, search_paths: Sequence[str], cores: Sequence[int]
 ) -> dict[str, VariantFacts]:
-    """Returns the facts of each variant. Missing facts are computed by another process.
+    """Returns the facts of each variant.
 
-    That process has a worker's cores to itself, so that it can measure step times. This process
-    does not use any device.
+    Another process computes missing facts, on the cores of one worker, so that it can measure step
+    times.
     """
     directory = comparison.directory
     log = Path(comparison.directory) / LOG
     if facts_of(comparison).keys() != trained_variants(comparison).keys():
-        console.print("Preparing the text, and planning the variants …")
+        console.print("Preparing the text and planning the variants …")
         process = start_process(log, cores, plan_variants, comparison, search_paths)
         try:
             status = process.wait()
@@ -313,7 +313,7 @@ def planned(
 
 
 def print_failed(console: Console, failed: Sequence[Trial]) -> None:
-    """Prints why runs failed, and the paths of their logs."""
+    """Prints the reasons and logs of failed runs."""
     for trial in failed:
         failure = failure_of(trial.run.run_dir)
         log = Path(trial.run.run_dir) / LOG
@@ -322,7 +322,7 @@ def print_failed(console: Console, failed: Sequence[Trial]) -> None:
 
 
 def more_seeds(seeds: Sequence[int]) -> str:
-    """Returns the option for more seeds: `ENOUGH` seeds in total, or at least two more.
+    """Returns the option for `ENOUGH` seeds in total, or at least two more.
 
     >>> more_seeds([0, 7]), more_seeds([0, 1, 2, 3, 4])
     ('--seeds="[0, 7, 1, 2, 3]"', '--seeds="[0, 1, 2, 3, 4, 5, 6]"')

@@ -1,4 +1,4 @@
-"""`Comparison`: the settings of a comparison, and the checks of them."""
+"""`Comparison`: the settings of a comparison, and their checks."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,33 +25,29 @@ class Comparison:
             eval_metrics=[Partial(eval_metrics.probes.classify)],
         )
 
-    A line that ends in `.gin` names a gin file. `--model=NAME`, `--corpus=NAME`, `--data=FILES` and
-    `--objective=NAME` are the options of `pretrax train`. Any other line is a binding. Later lines
+    A line that ends in `.gin` is a gin file. `--model=NAME`, `--corpus=NAME`, `--data=FILES` and
+    `--objective=NAME` are options of `pretrax train`. Any other line is a binding. Later lines
     override earlier ones.
 
-    With several budgets by name, such as {"250k": …, "750k": …}, every variant is trained on each
-    budget. Such a comparison fits scaling laws and does not say which variant is better.
+    With several named budgets, such as {"250k": …, "750k": …}, every variant is trained on each
+    budget. Such a comparison fits scaling laws instead of ranking variants.
 
     Attributes:
       directory: Folder for the runs, the results and the report.
       question: The question that the comparison answers, as a sentence.
-      base: Gin files and bindings of the run that all variants change.
-      variants: Gin files and bindings of each variant, by its name. They are read after the lines
-        of the base.
-      budget: Function of a `training.Plan` that returns the number of steps, or several such
-        functions by name.
+      base: Gin files and bindings of the base run.
+      variants: Gin files and bindings of each variant, by name. They follow the lines of the base.
+      budget: Function from a `training.Plan` to the number of steps, or several functions by name.
       eval_metrics: Functions of a `Subject` that return a list of figures.
-      seeds: Seeds. Each variant is trained once with each seed.
-      checkpoints: Number of checkpoints of a run that are measured: evenly spaced, with the end of
-        the run as the last.
-      reference: Variant that the others are compared with. None: all pairs are compared.
-      tuning: Function without arguments that returns a `tuning.Tuning`, which names the setting to
-        tune for each variant. None: nothing is tuned.
-      about: The papers that the comparison follows, and its limits.
-      smallest_effects: Smallest difference that matters for each figure, in the unit of the figure.
-        None: any difference matters.
-      looks: Numbers of seeds, ascending, after which the comparison ends early if the differences
-        are decided.
+      seeds: Seeds with which each variant is trained.
+      checkpoints: Number of measured checkpoints of a run, evenly spaced up to its end.
+      reference: Variant that others are compared with. None: all pairs are compared.
+      tuning: Function without arguments that returns the `tuning.Tuning` of each variant. None:
+        nothing is tuned.
+      about: The papers that the comparison follows, and its limitations.
+      smallest_effects: Smallest difference of interest for each figure, in its unit. None: any
+        difference.
+      looks: Ascending numbers of seeds after which the comparison may end early.
     """
 
     directory: NonEmptyText
@@ -75,7 +71,7 @@ class Comparison:
 
     @property
     def planned_looks(self) -> tuple[int, ...]:
-        """The looks, followed by the number of seeds; () if no looks were planned."""
+        """The looks, followed by the number of seeds; () without looks."""
         return (*self.looks, len(self.seeds)) if self.looks else ()
 
 
@@ -117,7 +113,7 @@ def folder_of(variant: str) -> str:
 def check(comparison: Comparison) -> Comparison:
     """Returns the comparison if its settings are consistent.
 
-    Raises ValueError, naming the setting, if no runs could answer it.
+    Raises ValueError with the setting otherwise.
     """
     check_fields(comparison, "comparison.Comparison.")
     for mistake in _mistakes(comparison):
@@ -126,7 +122,7 @@ def check(comparison: Comparison) -> Comparison:
 
 
 def _mistakes(c: Comparison) -> Iterator[str]:
-    """Yields the mistakes of a comparison. Each check assumes that the earlier checks passed."""
+    """Yields mistakes of a comparison. Each check assumes that earlier checks passed."""
     if "://" in c.directory:
         yield f"directory must be a folder on this machine's disk, got {c.directory}"
     for setting, value in (("variants", c.variants), ("budget", c.budget)):
@@ -140,7 +136,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
     if c.tuning is not None and (shared := set(c.tuning().seeds) & set(c.seeds)):
         yield (
             f"seeds has {min(shared)}, which is also a seed of the tuning: give the tuning other "
-            "seeds, so that a value is not chosen and compared on the same runs"
+            "seeds"
         )
     yield from _mistakes_of_looks(c)
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
@@ -148,8 +144,8 @@ def _mistakes(c: Comparison) -> Iterator[str]:
     yield from _mistakes_of_smallest_effects(c)
     if c.reference is not None and c.has_budgets:
         yield (
-            f"reference = {c.reference!r} needs a single budget: with several budgets a scaling "
-            "law is fitted, and variants are not compared in pairs. Leave the reference out"
+            f"reference = {c.reference!r} needs a single budget: leave the reference out, since "
+            "several budgets fit a scaling law"
         )
     if c.reference not in (None, *c.variants):
         yield (
@@ -181,8 +177,8 @@ def _mistakes_of_looks(c: Comparison) -> Iterator[str]:
         )
     if looks and c.has_budgets:
         yield (
-            "looks need a single budget: with several budgets a law is fitted to all runs. Leave "
-            "the looks out"
+            "looks need a single budget: leave the looks out, since several budgets fit a scaling "
+            "law"
         )
 
 
@@ -204,7 +200,7 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
 
 
 def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]:
-    known: list[dict] = []  # settings including defaults, so that a default given again matches
+    known: list[dict] = []  # settings including defaults
     named: dict[str, Callable] = {}
     for eval_metric in eval_metrics:
         as_partial(eval_metric).check(None)  # Fail now, and not after hours of training.
@@ -225,8 +221,7 @@ def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]
 def _mistakes_of_smallest_effects(c: Comparison) -> Iterator[str]:
     names = [name_of_eval_metric(eval_metric, c.eval_metrics) for eval_metric in c.eval_metrics]
     for figure in c.smallest_effects or {}:
-        # If runs have several units, the unit follows the name: "norm (units)" or
-        # "norm (power=4, units)".
+        # Several units follow the name: "norm (units)" or "norm (power=4, units)".
         if not any(figure == name or figure.startswith(_before_unit(name)) for name in names):
             yield (
                 f"smallest_effects has {figure!r}, which no eval metric measures: give figures of "

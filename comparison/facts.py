@@ -26,19 +26,19 @@ from .tuning import line_of, tuning_trial_steps, values_for, with_value
 from .variants import RUNS, SET, SHARED, TUNING, run_of_variant, runs_of_variants
 
 FACTS = "facts.json"
-COUNTED_STEPS = 200  # number of steps used to estimate tokens per step while a size is solved
+COUNTED_STEPS = 200  # number of steps for estimates of tokens per step while a size is solved
 
 
 class VariantFacts(NamedTuple):
     settings: str  # the settings of its run before tuning, as a gin file
-    budget: str  # the budget that gave the steps, with its settings
+    budget: str  # the budget, with its settings
     steps: int  # number of training steps
     text_tokens: int  # number of text tokens that these steps read
     parameters: int  # number of parameters
     flops_per_step: int  # FLOPs of the forward and backward pass of a step
     platform: str  # the platform of planning: "cpu", "gpu" or "tpu"
-    solved: str = ""  # the gin line whose number makes it equal to `equal_to`; "" if none is solved
-    equal_to: str = ""  # name of the variant that it is made equal to
+    solved: str = ""  # the solved gin line that makes it equal to `equal_to`, or ""
+    equal_to: str = ""  # name of the variant that it equals
     tuning: str = ""  # the tuning with its settings; "" if it is not tuned
     tuned: float | None = None  # the chosen value; None before tuning or without tuning
     checkpoints: int = 1  # number of checkpoints of a run that are kept and measured
@@ -98,7 +98,7 @@ def runs_with(
 
 
 def settings_text(run: Run) -> str:
-    """Returns the settings of a run as a gin file, without those that a comparison sets."""
+    """Returns a run's settings as a gin file, without settings of the comparison."""
     return run_text({k: v for k, v in fields_of(run).items() if k not in SET}).text
 
 
@@ -110,9 +110,9 @@ def tuning_text(comparison: Comparison) -> str:
 def check_unchanged(
     comparison: Comparison, runs: Mapping[str, Run], planned: Mapping[str, VariantFacts]
 ) -> None:
-    """Raises ValueError if variants were planned with another budget or with other settings.
+    """Raises ValueError if variants were planned with another budget or other settings.
 
-    Seeds, variants and eval metrics may be added or left out.
+    Seeds, variants and eval metrics may change.
 
     Args:
       runs: the runs before tuning (`planned_runs`), since a tuned value replaces the variant's own.
@@ -141,7 +141,7 @@ def check_unchanged(
         if changed:
             lines = "".join(f"\n  {line}" for line in changed[:12])
             raise ValueError(
-                f"{comparison.directory} holds runs of the variant {variant!r} with other settings:"
+                f"{comparison.directory} has runs of the variant {variant!r} with other settings:"
                 f"{lines}\nOnly seeds, variants and eval metrics can be added to a comparison. "
                 "Restore these settings, give the variant another name, or give the comparison "
                 "another directory (--directory=comparisons/NAME)."
@@ -211,7 +211,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
 def check_nothing_left(comparison: Comparison, variant: str) -> None:
     """Raises ValueError if a variant without facts has runs or tuning trials.
 
-    Their settings are unknown, and they would be mistaken for runs of the present variant.
+    Their settings are unknown.
     """
     directory = Path(comparison.directory)
     folder = folder_of(variant)
@@ -233,8 +233,8 @@ def check_nothing_left(comparison: Comparison, variant: str) -> None:
 def check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
     """Raises ValueError if a variant cannot be tuned.
 
-    Its optimizer must accept every value, and its schedule must accept the few steps of a tuning
-    trial. Each round must take more steps than the round before.
+    The optimizer must accept every value, and the schedule the steps of a tuning trial. Each round
+    must take more steps than the previous round.
     """
     if comparison.tuning is None:
         return

@@ -9,14 +9,14 @@ from ..settings.user_errors import explanation
 
 LOG = "compare.log"
 FAILURE = "failure.txt"
-# Exit statuses. A process that was stopped can resume.
+# Exit statuses. A stopped process can resume.
 FAILED = 1
 STOPPED = 75
 _DIVERGED = "Diverged: "  # prefix of the reason if training was no longer finite
 
 
 def exit_status(folder: str, work: Callable[[], int]) -> int:
-    """Returns the exit status of `work`. An exception is printed and kept in the folder."""
+    """Returns the exit status of `work`. Prints an exception and keeps it in the folder."""
     path = Path(folder) / FAILURE
     path.unlink(missing_ok=True)
     try:

@@ -11,28 +11,26 @@ HIGHER = "higher"
 NEITHER = "neither"
 NATS = "nats per target"  # the unit of held-out losses
 NATS_SAVED = "share of the baseline's nats saved"
-# Parts of a fine-tuning figure: the chosen peak learning rate, and the ends of the grid that it was
-# chosen from.
+# Parts of a fine-tuning figure: the chosen peak learning rate, and the ends of its grid.
 PEAK = "/peak"
 SMALLEST = "/smallest"
 LARGEST = "/largest"
 
 
 class Figure(NamedTuple):
-    """One figure of a run, with the information needed to read it."""
+    """One figure of a run."""
 
-    # The name of the eval metric, followed by the name of a part, if it is one:
-    # "minimal_pairs", "minimal_pairs/brackets".
+    # The name of the eval metric, and of its part: "minimal_pairs", "minimal_pairs/brackets".
     name: str
     value: float
     unit: str  # for example "bits per byte", "nats per token", "share" or "seconds"
     better: str  # whether LOWER or HIGHER values are better; NEITHER for a cost
-    baseline: float | None = None  # figure of a model that knows nothing; None if there is none
-    note: str = ""  # what else a reader must know, such as what was left out
+    baseline: float | None = None  # chance level or other trivial figure; None if there is none
+    note: str = ""  # caveats, such as what was left out
 
 
 def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure]:
-    """Returns the parts of a fine-tuning figure that record which learning rate was chosen.
+    """Returns the parts of a fine-tuning figure that record the chosen learning rate.
 
     >>> [(one.name, one.value) for one in peak_figures("finetune", 0.05, [0.1, 0.02, 0.05])]
     [('finetune/peak', 0.05), ('finetune/peak/smallest', 0.02), ('finetune/peak/largest', 0.1)]
@@ -44,8 +42,7 @@ def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure
 def settings_of_eval_metric(eval_metric: Callable) -> dict[str, Any]:
     """Returns an eval metric's name and settings, including defaults, as JSON values.
 
-    Sets become sorted lists, which are the same in every process. Other values that JSON does not
-    have become their `repr`.
+    Sets become sorted lists. Other values that are not JSON become their `repr`.
 
     >>> from pretrax.training.optimizers import warmup_constant
     >>> settings_of_eval_metric(warmup_constant)
@@ -61,10 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 def settings_in_words(eval_metric: Callable, eval_metrics: Sequence[Callable]) -> list[str]:
-    """Returns the settings that distinguish an eval metric from others of the same function.
-
-    The list is empty if no other eval metric has this function.
-    """
+    """Returns the settings that distinguish an eval metric from others of the same function."""
     partial = as_partial(eval_metric)
     functions = [as_partial(other).function for other in eval_metrics]
     if functions.count(partial.function) == 1:

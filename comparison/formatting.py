@@ -8,14 +8,13 @@ from .statistics import Estimate
 MISSING = "–"
 MINUS = "\N{MINUS SIGN}"
 MAX_DECIMALS = 6
-DIGITS = 4  # number of significant digits of a number whose interval is not known
+DIGITS = 4  # significant digits of a number without an interval
 
 
 def decimals(estimates: Iterable[Estimate]) -> int | None:
-    """Returns the number of decimals with which estimates are shown, or None without an interval.
+    """Returns the number of decimals of estimates, or None without an interval.
 
-    The half width of the widest interval gets at least two digits, and that of the narrowest
-    interval at least one digit.
+    The widest half width gets at least two digits, and the narrowest at least one.
 
     >>> decimals([Estimate(0.5, 0.488, 0.512, 5)])
     3

@@ -1,10 +1,9 @@
 """Ending a comparison early, after a planned number of seeds, if all differences are decided.
 
-Each look tests at an equal share of the level (`statistics.differences`). By Bonferroni, the
-probability of a false claim stays at 5%, whatever the reason to end and at whatever look. The looks
-must be planned before any of their figures is seen. Student's t suits any number of seeds. The
-usual boundaries (O'Brien & Fleming 1979, Pocock 1977) assume normal figures with a known variance,
-and are too liberal for few seeds.
+Each look tests at an equal share of the level (Bonferroni, `statistics.differences`), so the
+probability of a false claim stays at 5% for any stopping rule. The looks must be planned before any
+of their figures is seen. The usual boundaries (O'Brien & Fleming 1979, Pocock 1977) assume a known
+variance, and are too liberal for few seeds.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from .report.summary import summary_of
 from .statistics import undecided
 from .trials import Trial
 
-SEEN = "pilot.json"  # the looks that were planned when a pilot showed figures of the comparison
+SEEN = "pilot.json"  # the planned looks at the time of a pilot
 
 
 def keep_looks(comparison: Comparison) -> None:
@@ -28,10 +27,7 @@ def keep_looks(comparison: Comparison) -> None:
 
 
 def check_looks(comparison: Comparison) -> None:
-    """Raises ValueError if the looks were changed after the first results.
-
-    Figures that a pilot has shown count as results.
-    """
+    """Raises ValueError if the looks were changed after the first results, including a pilot's."""
     setup = results.read_setup(comparison.directory)
     looks = comparison.planned_looks
     path = Path(comparison.directory) / SEEN
@@ -55,7 +51,7 @@ def _words(looks: Sequence[int]) -> str:
 
 
 def ends_early(comparison: Comparison, trials: Sequence[Trial]) -> bool:
-    """Returns whether these trials, of all variants up to a look, decide all differences.
+    """Returns whether the trials up to a look decide all differences.
 
     Raises ValueError if `smallest_effects` names a figure that they do not have.
     """

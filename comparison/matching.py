@@ -2,7 +2,7 @@
 
     "causal": ["models/decoder_tiny.gin", "models.decoder.mlp_dim = %EQUAL_PARAMETERS"]
 
-The macro stands for a whole number of at least 1: the number that brings the variant closest to the
+The macro stands for the whole number of at least 1 that brings the variant closest to the
 reference.
 """
 
@@ -12,19 +12,19 @@ from collections.abc import Callable, Sequence
 
 PARAMETERS = "EQUAL_PARAMETERS"
 FLOPS = "EQUAL_FLOPS"
-WHAT = {PARAMETERS: "parameters", FLOPS: "FLOPs per token"}  # the quantity that a macro makes equal
+WHAT = {PARAMETERS: "parameters", FLOPS: "FLOPs per token"}  # the quantity of each macro
 _MACRO = re.compile(rf"%({PARAMETERS}|{FLOPS})\b")
 _SOLVED_LINE = re.compile(rf"({PARAMETERS}|{FLOPS}) = \d+")
 _LARGEST_NUMBER = 2**20
 
 
 def macro_of(lines: Sequence[str]) -> str | None:
-    """Returns the macro that the lines use, or None if they use neither macro.
+    """Returns the macro in the lines, or None.
 
     >>> macro_of(["models/decoder_tiny.gin", "models.decoder.emb_dim = %EQUAL_FLOPS"])
     'EQUAL_FLOPS'
 
-    Raises ValueError for lines with both macros, since one number cannot satisfy both.
+    Raises ValueError for lines with both macros.
     """
     macros = {name for line in lines for name in _MACRO.findall(line)}
     if len(macros) > 1:

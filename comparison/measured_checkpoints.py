@@ -1,4 +1,4 @@
-"""The checkpoints of a run that eval metrics measure. They are evenly spaced up to its end."""
+"""The measured checkpoints of a run, evenly spaced up to its end."""
 
 import dataclasses
 
@@ -11,8 +11,7 @@ def measured_steps(steps: int, number: int, most: int | None = None) -> tuple[in
     All steps except the last are multiples of the first.
 
     Args:
-      most: largest number of steps between two saved checkpoints, measured or not; None for no
-        limit.
+      most: maximum number of steps between saved checkpoints, measured or not. None: no limit.
 
     >>> measured_steps(450, 3), measured_steps(446, 4), measured_steps(446, 1)
     ((150, 300, 450), (112, 224, 336, 446), (446,))
@@ -30,10 +29,7 @@ def measured_steps(steps: int, number: int, most: int | None = None) -> tuple[in
 
 
 def with_checkpoints(run: Run, number: int) -> Run:
-    """Returns a run that saves and keeps the measured checkpoints.
-
-    It saves at least as often as before, so a killed run does not lose more steps.
-    """
+    """Returns a run that keeps the measured checkpoints, and saves at least as often as before."""
     if number == 1:
         return run
     saved, measured = _spacing(run.steps, number, run.checkpoint_every)

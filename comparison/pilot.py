@@ -1,14 +1,13 @@
-"""Pilots: a few seeds of a comparison, which help to plan the other seeds.
+"""Pilots: a few seeds of a comparison, to plan the other seeds.
 
-A pilot answers three questions: which eval metrics cannot distinguish variants at this size, how
-many seeds it takes to find a difference, and whether more steps would help if seeds do not.
+A pilot shows which eval metrics cannot distinguish variants at this size, how many seeds would find
+a difference, and whether more steps would help.
 
-Two seeds say little about the noise of one difference. The noise of all differences of a figure is
-therefore assumed to be equal and is pooled: it is the residual of a two-way layout of variants and
-seeds, with (variants - 1) x (seeds - 1) degrees of freedom. Numbers of seeds come with intervals,
-as the planning with a pilot requires (Browne 1995). For a given size of difference, the interval
-follows from the chi-squared distribution of the variance. For a size that the pilot measured, it
-follows from the noncentral t distribution of size over noise.
+Since two seeds are few, the noise of all differences of a figure is assumed to be equal and pooled:
+it is the residual of a two-way layout of variants and seeds, with (variants - 1) x (seeds - 1)
+degrees of freedom. Numbers of seeds have intervals (Browne 1995): from the chi-squared distribution
+of the variance for a given size of difference, and from the noncentral t distribution for a size
+that the pilot measured.
 """
 
 import math
@@ -26,9 +25,9 @@ from .statistics import LEVEL, NO_SPREAD, check_smallest_effects, effect_found, 
 from .trials import Trial
 
 SEEDS = 2  # number of seeds of a pilot, unless more are complete
-COVERED = 0.80  # probability that an interval of seeds covers the needed number
-SHOWN = 3  # number of differences shown for an eval metric, the largest that the pilot measured
-STEEP = 0.05  # share by which a loss must still fall for more steps to be advised
+COVERED = 0.80  # coverage of an interval of seeds
+SHOWN = 3  # number of differences shown per eval metric, the largest of the pilot
+STEEP = 0.05  # share by which a loss must still fall to advise more steps
 CLEAR = 2.0  # number of standard errors by which a mean must differ from a level
 SMALLEST = "smallest effect"  # the difference of a `RequiredSeeds` whose size the user gives
 BOUNDED = ("share", "accuracy", "reciprocal rank")  # prefixes of units that range from 0 to 1
@@ -56,7 +55,7 @@ class PairedNoise(NamedTuple):
 class RequiredSeeds(NamedTuple):
     """The number of seeds that finds a difference, with its interval.
 
-    A number is None if it is more than `statistics.MAX_SEEDS`.
+    None: more than `statistics.MAX_SEEDS`.
     """
 
     difference: str  # the difference, such as "40% against 15%", or `SMALLEST`
@@ -71,8 +70,8 @@ class MetricPower(NamedTuple):
 
     column: Column
     noise: PairedNoise
-    leave_out: str  # why it should be left out; "" if it can distinguish variants
-    found: float  # the smallest difference that the seeds of the comparison find
+    leave_out: str  # why it should be left out, or ""
+    found: float  # the smallest difference that the comparison's seeds find
     needs: Sequence[RequiredSeeds]
 
 
@@ -86,13 +85,13 @@ class LossTrend(NamedTuple):
 
 class Pilot(NamedTuple):
     seeds: Sequence[int]
-    tested: int  # number of differences that are tested, for which the level is corrected
+    tested: int  # number of tested differences, for which the level is corrected
     looks: int  # number of planned looks, at least 1
     metrics: Sequence[MetricPower]
-    seconds: float  # seconds of training that one more seed of all variants takes
-    flops: float  # FLOPs that one more seed of all variants takes
+    seconds: float  # seconds of training per seed of all variants
+    flops: float  # FLOPs per seed of all variants
     trends: Mapping[str, LossTrend]  # by variant
-    still_falls: bool  # whether a loss still falls so fast that more steps would help
+    still_falls: bool  # whether a loss still falls fast enough for more steps to help
 
 
 def check_pilot(comparison: Comparison) -> None:
@@ -114,10 +113,7 @@ def check_pilot(comparison: Comparison) -> None:
 
 
 def pilot_seeds(trials: Sequence[Trial]) -> list[int]:
-    """Returns the seeds for which all variants are complete.
-
-    If there are fewer than `SEEDS`, the first of the other seeds are added.
-    """
+    """Returns the seeds for which all variants are complete, and others up to `SEEDS`."""
     seeds = list(dict.fromkeys(trial.seed for trial in trials))
     lacking = {trial.seed for trial in trials if not trial.state.is_complete}
     complete = [seed for seed in seeds if seed not in lacking]
@@ -129,10 +125,10 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
     """Returns the conclusions of a pilot.
 
     Args:
-      seeds: the number of seeds that the comparison is planned with.
+      seeds: the planned number of seeds.
 
-    Raises ValueError if no two variants have two seeds in common, and if `smallest_effects`
-    names a figure that the pilot does not have.
+    Raises ValueError if no two variants have two seeds in common, and for `smallest_effects` of
+    unknown figures.
     """
     looks = max(len(summary.setup.looks), 1)
     check_smallest_effects(summary.setup.smallest_effects, summary.differences)
@@ -171,7 +167,7 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
 
 
 def noise_of(column: Column) -> PairedNoise:
-    """Returns the noise of differences, pooled over the variants that have the most seeds."""
+    """Returns the noise of differences, pooled over the variants with the most seeds."""
     values = _table(column)
     freedom = (values.shape[0] - 1) * (values.shape[1] - 1) if values.size else 0
     if freedom <= 0:
@@ -184,7 +180,7 @@ def noise_of(column: Column) -> PairedNoise:
 
 
 def _table(column: Column) -> np.ndarray:
-    """Returns the values f64[variants, seeds] of the variants that have the most seeds."""
+    """Returns f64[variants, seeds]: the values of the variants with the most seeds."""
     most = max((len(seeds) for seeds in column.values.values()), default=0)
     rows = [seeds for seeds in column.values.values() if seeds and len(seeds) == most]
     common = sorted(set.intersection(*map(set, rows))) if rows else []
@@ -192,13 +188,12 @@ def _table(column: Column) -> np.ndarray:
 
 
 def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
-    """Returns why an eval metric cannot distinguish variants at this size; "" if it can.
+    """Returns why an eval metric cannot distinguish variants at this size, or "".
 
-    It cannot if no variant is clearly better than the baseline, or if no variant is clearly worse
-    than the best possible value. Small differences are not a reason: choosing the tested eval
-    metrics by the size of differences finds differences that do not exist. Leaving out the named
-    eval metrics in tests on the same seeds has this effect, too, though less often (see
-    `pilot_tables.about_the_error_rate`).
+    No variant is clearly better than the baseline, or clearly worse than the best possible value.
+    Small differences are not a reason, since choosing eval metrics by the size of differences finds
+    false differences. Leaving out eval metrics on the same seeds has this effect too, though less
+    often (see `pilot_tables.about_the_error_rate`).
     """
     if not noise.freedom:
         return "no two variants have its figure for two seeds"
@@ -246,14 +241,14 @@ def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, flo
     """Returns the interval that covers an effect with a probability of `COVERED`.
 
     The effect is the size of a mean difference divided by its standard deviation. The lower end is
-    0 if the sign of the difference is not known.
+    0 if the sign is not known.
 
     Args:
       seeds: number of seeds over which it was measured.
     """
     from scipy import optimize, stats
 
-    # SciPy fails for larger values, which would change the number of seeds by at most one.
+    # SciPy fails for larger values, which hardly matter.
     t = min(effect * math.sqrt(seeds), 1e3)
     tail = (1 - COVERED) / 2
 
@@ -269,8 +264,8 @@ def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, flo
 def loss_trends(runs: Sequence[TrainedRun]) -> dict[str, LossTrend]:
     """Returns how fast a loss of each variant falls over the last doubling of its text.
 
-    The fall is the mean over seeds, for the held-out loss that falls fastest. Without a held-out
-    loss, the training loss is used. A variant whose losses have too few points is left out.
+    The fall is the mean over seeds, for the held-out loss that falls fastest, or else the training
+    loss. Variants with too few points are left out.
     """
     run_trends: dict[str, dict[str, list[LossTrend]]] = {}
     for run in runs:

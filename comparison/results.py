@@ -7,7 +7,7 @@
   of the run up to the checkpoint.
 - `DIR/tuning.jsonl`: a line for each tuning trial, if the comparison is tuned.
 
-Reports are drawn from these files alone, so a comparison can be kept without its runs.
+Reports need only these files, so a comparison can be kept without its runs.
 """
 
 import functools
@@ -38,14 +38,14 @@ class ComparisonSetup(NamedTuple):
     question: str  # the question that the comparison answers, as a sentence
     budget: str  # the equal budget as text, "400,000 text tokens"; all budgets if `scaling`
     variants: Mapping[str, Sequence[str]]  # name of a variant -> lines that change the base run
-    # The variant that the others are compared with, or None if all pairs are compared.
+    # The variant that others are compared with. None: all pairs are compared.
     reference: str | None = None
-    about: str = ""  # the work that it follows, and what it cannot prove
+    about: str = ""  # the papers that it follows, and its limitations
     scaling: bool = False  # whether variants differ in budget, for a scaling law
     tuned: str = ""  # the setting that tuning trials chose for each variant; "" without tuning
     # Share of the variant's steps that a tuning trial takes, by round.
     shares: Sequence[float] = ()
-    # The peak or the constant learning rate by variant, without the variants of unknown rate.
+    # The (peak) learning rate by variant, if known.
     learning_rates: Mapping[str, float] = {}
     looks: Sequence[int] = ()  # planned numbers of seeds, including the last; () without looks
     smallest_effects: Mapping[str, float] = {}  # the smallest difference that matters, by figure
@@ -61,7 +61,7 @@ class TrainingCost(NamedTuple):
 
 
 class TrainedRun(NamedTuple):
-    """The run of a variant with a seed: its cost and its curves, or why it failed."""
+    """A run's cost and curves, or its failure."""
 
     variant: str
     seed: int
@@ -72,7 +72,7 @@ class TrainedRun(NamedTuple):
     steps: int = 0
     seconds: float = 0.0  # seconds of training
     curves: Mapping[str, Curve] = {}  # the curves of `collecting.learning_curves`, by name
-    error: str = ""  # the reason of the failure; "" if the run did not fail
+    error: str = ""  # the reason of the failure, or ""
     refusals: Mapping[str, str] = {}  # eval metric -> why it could not measure the run
 
     @property
@@ -94,12 +94,12 @@ class TuningTrial(NamedTuple):
     seed: int
     run: str = ""  # the run directory, relative to the directory of the comparison, with "/"
     steps: int = 0
-    loss: float = math.nan  # trained loss on the text that it held out; nan if training diverged
+    loss: float = math.nan  # loss on its held-out text; nan if training diverged
     error: str = ""  # the reason of the failure, if training diverged
 
 
 class Measurement(NamedTuple):
-    """A figure of a run, at the end of the run or at an earlier checkpoint."""
+    """A figure of a run, at its end or at an earlier checkpoint."""
 
     variant: str
     seed: int
@@ -152,7 +152,7 @@ def write_tuning_trials(directory: str | Path, tuning_trials: Iterable[TuningTri
 
 
 def read_tuning_trials(directory: str | Path) -> list[TuningTrial]:
-    """Returns the tuning trials that were kept, an empty list if there are none."""
+    """Returns the kept tuning trials, or []."""
     path = Path(directory) / TRIALS
     return (
         read_lines(path, lambda record: from_fields(TuningTrial, record, "loss"))
@@ -170,8 +170,8 @@ def read(directory: str | Path) -> Results:
     setup = read_setup(directory)
     if setup is None:
         raise ValueError(
-            f"{directory} holds no {COMPARISON}: expected the directory of a comparison, which "
-            "`pretrax compare` writes."
+            f"{directory} has no {COMPARISON}: expected the directory of a comparison (`pretrax "
+            "compare`)."
         )
     runs = read_lines(folder / RUNS, _trained_run)
     ends = {(run.variant, run.seed): run.steps for run in runs}
@@ -191,7 +191,7 @@ def read(directory: str | Path) -> Results:
 
 
 def read_setup(directory: str | Path) -> ComparisonSetup | None:
-    """Returns the setup of a comparison, or None if the directory has no results.
+    """Returns the setup of a comparison, or None without results.
 
     Raises ValueError, naming the file, if it is damaged.
     """
@@ -213,7 +213,7 @@ def _trained_run(record: Mapping[str, Any]) -> TrainedRun:
 
 
 def _measurement(ends: Mapping[tuple[str, int], int], record: Mapping[str, Any]) -> Measurement:
-    """Returns the measurement of a line. Lines of older files have no step: their run had ended."""
+    """Returns the measurement of a line. In older files, lines have no step (end of the run)."""
     figure = from_fields(Figure, {name: record[name] for name in Figure._fields}, "value")
     at_end = Measurement(record["variant"], record["seed"], record["run"], figure)
     if "step" not in record:

@@ -1,13 +1,12 @@
 """Statistics over seeds: intervals of means, paired differences, and which are significant.
 
-Two variants that are trained with the same seed share their data order. If their shapes agree, they
-also share their initial parameters. Differences are therefore taken seed by seed. All differences
-of a comparison form one family: the probability of any false claim is at most 5%.
+Variants with the same seed share their data order and, for equal shapes, their initial parameters,
+so differences are paired by seed. All differences of a comparison form one family: the probability
+of any false claim is at most 5%.
 
-All tests use Student's t, which assumes that differences over seeds are normal. Holm's procedure
-(1979) corrects for the size of the family. If a comparison may end early at one of several planned
-looks, each look gets an equal share of the level (Bonferroni). The probability of a false claim
-then stays at 5% for any stopping rule.
+Tests are Student's t-tests, which assume normal differences over seeds, corrected by Holm's
+procedure (1979). If a comparison may end early, each planned look gets an equal share of the level
+(Bonferroni), so the probability of a false claim stays at 5% for any stopping rule.
 """
 
 import bisect
@@ -19,7 +18,7 @@ import numpy as np
 
 from ..constraints import listed
 
-# Probability of a false claim in a comparison, and probability that an interval misses its mean.
+# Probability of a false claim, and that an interval misses its mean.
 LEVEL = 0.05
 POWER = 0.80  # probability that the next comparison finds a difference of the observed size
 MAX_SEEDS = 1000  # largest number of seeds that is reported
@@ -108,13 +107,12 @@ def differences(
 ) -> list[Difference]:
     """Returns the paired differences at each of these eval metrics, as one family.
 
-    A difference is over the seeds for which both variants have a finite value. Pairs without such
-    seeds are left out.
+    Only seeds with finite values of both variants count. Pairs without such seeds are left out.
 
     Args:
       reference: the variant that all others are compared with, or None to compare all pairs.
-      looks: number of planned tests of each difference. P-values and intervals are corrected for
-        this number.
+      looks: number of planned tests of each difference, for which p-values and intervals are
+        corrected.
     """
     pairs = [
         (name, variant, other, common)
@@ -138,8 +136,8 @@ def differences(
 def undecided(differences: Sequence[Difference], smallest: Mapping[str, float]) -> list[Difference]:
     """Returns the differences that are not decided yet.
 
-    A difference is decided if it is significant, or if its interval lies within ± the smallest
-    effect of its figure. If `smallest` names figures, all other figures are left out.
+    A difference is decided if it is significant, or its interval lies within ± the smallest effect
+    of its figure. Only figures in `smallest` count, if it has any.
 
     Raises ValueError if `smallest` names a figure without differences.
     """
@@ -218,9 +216,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def seeds_needed(differences: np.ndarray, level: float) -> int | None:
     """Returns the number of seeds with which a paired t-test finds such a difference.
 
-    The test has the level `level` and the power `POWER`. The difference has the mean and the noise
-    of these differences. Returns None if the number is unknown or more than `MAX_SEEDS`. A
-    difference that was selected for its size is overestimated, so the number may be too small.
+    The test has the power `POWER`. Returns None if the number is unknown or more than `MAX_SEEDS`.
+    For differences selected by size, the number may be too small.
     """
     if not has_spread(differences):
         return None
@@ -267,7 +264,7 @@ def power(effect: float, seeds: int, level: float) -> float:
     """
     from scipy import stats
 
-    # A full two-sided test would add the tail of the wrong direction.
+    # without the tail of the wrong direction
     freedom = seeds - 1
     threshold = stats.t.isf(level / 2, seeds - 1)
     chance = float(stats.nct.sf(threshold, freedom, effect * math.sqrt(seeds)))

@@ -38,7 +38,7 @@ class Trial(NamedTuple):
     directory: str  # the directory of the comparison
     variant: str
     seed: int
-    run: Run  # the run that trains the trial
+    run: Run  # the trial's run
     facts: VariantFacts  # the facts of the variant
     eval_metrics: Sequence[Callable]
     trusted: tuple[str, ...] = ()  # modules that the run directory may name
@@ -56,7 +56,7 @@ class Trial(NamedTuple):
 
     @property
     def measured_steps(self) -> tuple[int, ...]:
-        """The steps of the measured checkpoints. The last checkpoint matters most and is first."""
+        """The steps of the measured checkpoints, the last first."""
         return (self.run.steps, *self.earlier)
 
     @property
@@ -68,8 +68,7 @@ class Trial(NamedTuple):
 class TrialState:
     """The state of a trial, as read from the files of its run.
 
-    Each file is read at most once, on first use. To see the later progress of a run, take
-    `Trial.state` again.
+    Each file is read at most once, on first use. `Trial.state` returns a newer state.
     """
 
     def __init__(self, trial: Trial):
@@ -100,7 +99,7 @@ class TrialState:
 
     @property
     def is_trained(self) -> bool:
-        """Whether the run has taken its steps and been evaluated."""
+        """Whether the run is trained and evaluated."""
         result = self.result
         return result is not None and result.finished and result.step == self.trial.run.steps
 
@@ -114,7 +113,7 @@ class TrialState:
     def measured_share(self) -> float:
         """The share of measurements that have been taken.
 
-        A tuning trial has no eval metrics; its only measurement is its own evaluation.
+        The only measurement of a tuning trial is its evaluation.
         """
         taken = [kept is not None for step in self.measured.values() for kept in step]
         return statistics.fmean(taken or [self.is_trained])
@@ -137,7 +136,7 @@ class TrialState:
     def refusals(self) -> dict[str, str]:
         """The reasons why eval metrics could not measure the run, by the metrics' names.
 
-        If an eval metric rejected only an earlier checkpoint, the step is part of the name.
+        For earlier checkpoints, the step is part of the name.
         """
         refusals: dict[str, str] = {}
         eval_metrics = self.trial.eval_metrics
@@ -157,10 +156,10 @@ def trials_of(
     facts: Mapping[str, VariantFacts],
     trusted: Sequence[str] = (),
 ) -> list[Trial]:
-    """Returns the trials of a comparison, ordered by seed, so that each seed is complete early.
+    """Returns the trials of a comparison, ordered by seed.
 
-    A corpus with a seed takes the seed of the trial. All variants of a seed then read the documents
-    in the same order.
+    A corpus with a seed gets the trial's seed, so all variants of a seed read documents in the same
+    order.
 
     Args:
       runs: the run of each variant; its directory, seed and steps are set here.
@@ -189,21 +188,21 @@ def trials_of(
 
 
 def seeded(run: Run, seed: int, run_dir: Path) -> Run:
-    """Returns a run with a seed, which its corpus takes too, and with a run directory."""
+    """Returns a run with this seed, also for its corpus, and this run directory."""
     corpus = _seeded_corpus(run.corpus, seed)
     return dataclasses.replace(run, corpus=corpus, run_dir=str(run_dir), seed=seed)
 
 
 def trusted_modules(run: Run, trusted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the modules that a run names, and the modules that are trusted anyway."""
+    """Returns the modules that a run names, and the trusted modules."""
     return tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
 
 
 def _seeded_corpus(corpus: Callable, seed: int) -> Callable:
     """Returns the corpus with the seed that sets the order of its documents.
 
-    If the corpus wraps another one, as `corpora.validation_split` does, the inner corpus is seeded.
-    A corpus without a seed is returned unchanged.
+    The inner corpus of a wrapper (`corpora.validation_split`) is seeded. A corpus without a seed is
+    unchanged.
     """
     partial = as_partial(corpus)
     if "seed" in (parameters(partial.function) or {}):
@@ -235,10 +234,7 @@ def train_and_measure(trial: Trial) -> int:
 
 
 def _link_shared(directory: str, run_dir: str) -> None:
-    """Links the vocabulary and the tokens that all runs share into a run directory.
-
-    Without hard links on the disk, the files are copied.
-    """
+    """Links, or copies, the shared vocabulary and tokens into a run directory."""
     shared = Path(directory) / SHARED
     for file in sorted(path for path in shared.rglob("*") if path.is_file()):
         target = Path(run_dir) / file.relative_to(shared)
@@ -254,10 +250,10 @@ def _link_shared(directory: str, run_dir: str) -> None:
 
 
 def _measure(trial: Trial) -> None:
-    """Takes the missing measurements of a run, including those that were rejected before.
+    """Takes the missing measurements of a run, including earlier rejections.
 
     An eval metric rejects a run with a ValueError, and the reason is kept. Any other exception is a
-    failure of the eval metric.
+    failure.
 
     Raises ValueError, naming the eval metrics that failed, after all others have measured.
     """

@@ -5,9 +5,8 @@
     tuning.successive_halving.factors = [0.3, 1, 3]
     tuning.successive_halving.seeds = [1000]
 
-With a single learning rate for all variants, a comparison may only find out which variant the rate
-suits. A tuning trial is a run of a variant with one value of the setting. It is shorter than the
-compared runs, and it is scored on training text that it holds out.
+A single learning rate would favor the variants that it suits. A tuning trial is a short run of a
+variant with one value of the setting, scored on training text that it holds out.
 """
 
 import dataclasses
@@ -40,7 +39,7 @@ class Tuning(NamedTuple):
     values: Sequence[float]  # the values to try, or the factors, in ascending order
     are_factors: bool  # whether the variant's own value is multiplied by `values`
     seeds: Sequence[int]  # the seeds of the tuning trials
-    shares: Sequence[float]  # by round, the share of the variant's steps that a tuning trial takes
+    shares: Sequence[float]  # share of the variant's steps that a tuning trial takes, by round
     eta: int  # the best 1/eta of the values stay in the next round
 
 
@@ -54,26 +53,26 @@ def successive_halving(
     share: PositiveShare = 0.5,
     eta: AtLeastTwo = 2,
 ) -> Tuning:
-    """Returns a tuning that tries all values in short runs, and the best values in longer runs.
+    """Tries all values in short runs, and the best values in longer runs.
 
     >>> halving = successive_halving(parameter="a.b", values=[0.98, 0.9, 0.95], seeds=[7])
     >>> halving.values, halving.shares
     ([0.9, 0.95, 0.98], [0.25, 0.5])
 
-    In this example the tuning trials take 3 × 25% + 2 × 50% of the steps of a run. The schedule of
-    a tuning trial ends with the trial. Values are ranked by the trained loss on text that the
-    tuning trials hold out, averaged over seeds. A value whose training diverged ranks last.
+    Here the tuning trials take 3 × 25% + 2 × 50% of a run's steps. A trial's schedule ends with the
+    trial. Values are ranked by the mean loss over seeds on held-out training text; diverged values
+    rank last.
 
-    The algorithm is that of Jamieson & Talwalkar 2016 (arXiv:1502.07943). Rounds grow by `eta`, as
-    in Hyperband (Li et al. 2018, arXiv:1603.06560).
+    Sources: Jamieson & Talwalkar 2016 (arXiv:1502.07943); rounds grow by `eta`, as in Hyperband (Li
+    et al. 2018, arXiv:1603.06560).
 
     Args:
       parameter: a setting of the run's optimizer, or of its schedule.
       seeds: seeds of the tuning trials, distinct from the compared seeds.
       factors: factors that multiply the value of each variant.
-      values: the values themselves, in place of factors.
+      values: values, instead of factors.
       share: share of a variant's steps that a tuning trial of the last round takes.
-      eta: the best 1/eta of the values enter the next round, which has eta times the steps.
+      eta: the best 1/eta of the values enter the next round, with eta times the steps.
 
     Raises ValueError if not exactly one of factors and values is given, or for a duplicate.
     """
@@ -147,7 +146,7 @@ def _own_value(parameter: str, run: "Run") -> Any:
 
 
 def with_value(tuning: Tuning, run: "Run", value: float | None) -> "Run":
-    """Returns the run with this value of the tuned setting; None leaves its own value."""
+    """Returns the run with this value of the tuned setting, or unchanged for None."""
     if value is None:
         return run
     optimizer = with_settings(run.optimizer, {tuning.parameter: value})

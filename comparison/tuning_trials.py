@@ -1,4 +1,4 @@
-"""The tuning trials of a comparison: shorter trials that are scored by their own loss.
+"""The tuning trials of a comparison: shorter trials, scored by their loss.
 
 The directory of a tuning trial is tuning/VARIANT/VALUE/round_N/seed_S. Its result is kept in
 tuning.jsonl, so a killed command can be continued.
@@ -33,11 +33,10 @@ def tune(
     """Returns the facts of the variants, each with the value that its tuning trials have chosen.
 
     Args:
-      run_all: a function that trains the incomplete trials of a sequence, and returns when all of
-        them have ended.
+      run_all: trains the incomplete trials of a sequence, and waits for them.
 
-    Raises ValueError if a tuning trial failed for another reason than divergence, and if all tuning
-    trials of a variant diverged.
+    Raises ValueError if a tuning trial failed without divergence, or all trials of a variant
+    diverged.
     """
     directory = comparison.directory
     pending = [variant for variant, planned in facts.items() if planned.tuned is None]
@@ -81,7 +80,7 @@ def tune(
 
 
 def _kept_losses(directory: str) -> dict[tuple[str, float, int, int], float]:
-    """Returns the losses that were kept, by variant, value, round and seed."""
+    """Returns the kept losses, by variant, value, round and seed."""
     return {tuning_trial[:4]: tuning_trial.loss for tuning_trial in read_tuning_trials(directory)}
 
 
@@ -110,7 +109,7 @@ def _with_trial(
         with_value(tuning, run, value),
         corpus=Partial(corpora.validation_split, corpus=run.corpus),
         steps=steps,
-        # A tuning trial is evaluated at its end. Its checkpoints are not used afterwards.
+        # A tuning trial is evaluated at its end, and its checkpoints are not used.
         evaluate_every=None,
         evaluation_tasks=None,
         keep_checkpoints=1,

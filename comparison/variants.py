@@ -23,9 +23,8 @@ from .tuning import values_for
 RUNS = "runs"
 SHARED = "shared"
 TUNING = "tuning"
-# Settings of a corpus that variants may differ in: path -> the function that has the setting. The
-# number of documents does not change the held-out text or the vocabulary. The order in which a
-# synthetic task writes its tokens does not change what its questions ask.
+# Corpus settings in which variants may differ: path -> the function with the setting. They do not
+# change held-out text, vocabulary or questions.
 COMMON_DATA = {
     "corpus.documents": "corpora.library.python_library",
     "corpus.task.order": "corpora.synthetic_tasks.digit_sums.arithmetic",
@@ -43,8 +42,8 @@ def read_comparison(
 
         read_comparison("masking_rate", ["SEEDS = [0, 1, 2]"])
 
-    Raises ValueError for a file that cannot be read, an unused binding, a missing field, and a
-    comparison that `comparison.check` rejects.
+    Raises ValueError for an unreadable file, an unused binding, a missing field, and a comparison
+    that `comparison.check` rejects.
     """
     file = comparison_file(name)
     trusted = (*trusted, "pretrax.comparison")
@@ -65,17 +64,15 @@ def read_comparison(
 
 
 def _in_gin(comparison: Comparison) -> Comparison:
-    """Returns a comparison whose lines such as `--objective=ul2` are gin files and bindings."""
+    """Replaces lines such as `--objective=ul2` by gin files and bindings."""
     variants = {name: lines_in_gin(lines) for name, lines in comparison.variants.items()}
     return dataclasses.replace(comparison, base=lines_in_gin(comparison.base), variants=variants)
 
 
 def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Comparison:
-    """Returns a comparison whose base begins with the imports that its bindings need.
+    """Adds to the base the imports of the comparison's file that its bindings need.
 
-    The bindings of the base and of the variants are texts, which are read again whenever a run is
-    planned, also by other processes. Therefore, they must contain the imports of the comparison's
-    file.
+    Other processes read the bindings again.
     """
     lines = [*comparison.base, *itertools.chain.from_iterable(comparison.variants.values())]
     bindings = [line for line in lines if not line.endswith(".gin")]
@@ -88,7 +85,7 @@ def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Compari
 
 
 def _names(module: str, binding: str) -> bool:
-    """Returns whether a binding names a function of a module, by the module's imported name.
+    """Returns whether a binding names a function of a module.
 
     >>> _names("mine", "training.Run.objective = @mine.backward_lm")
     True
@@ -109,7 +106,7 @@ def comparison_file(name: str) -> str:
     >>> comparison_file("ul2"), comparison_file("mine.gin")
     ('comparisons/ul2.gin', 'mine.gin')
 
-    Raises ValueError for a name that is not one of pretrax's comparisons.
+    Raises ValueError for an unknown name.
     """
     known = named_comparisons()
     if name.endswith(".gin"):
@@ -124,7 +121,7 @@ def comparison_file(name: str) -> str:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """Returns a comparison as the text of a gin file that `read_comparison` can read."""
+    """Returns a comparison as a gin file for `read_comparison`."""
     macros = {"directory": "DIRECTORY", "seeds": "SEEDS"}
     settings = {name: getattr(comparison, name) for name in FIELDS}
     return gin_text(settings, Comparison, macros).text
@@ -140,11 +137,11 @@ def runs_of_variants(
     Steps and seeds are those of the base run.
 
     Args:
-      solved: the `matching.solved_line` of each variant that has one. A number that has not been
-        solved yet is set to 1, so that everything else can be checked.
+      solved: the `matching.solved_line` of each variant that has one. Unsolved numbers are set to
+        1.
 
-    Raises ValueError for lines that cannot be read or that set a field that the comparison sets,
-    for a variant that cannot be tuned, and for variants without common data.
+    Raises ValueError for unreadable lines, for lines that set a field of the comparison, for a
+    variant that cannot be tuned, and for variants without common data.
     """
     base = read_lines(comparison.base, search_paths)
     if elsewhere := base.get("checkpoint_dir"):
@@ -172,10 +169,9 @@ def runs_of_variants(
 def run_of_variant(
     comparison: Comparison, name: str, search_paths: Sequence[str] = (), solved: str = ""
 ) -> Run:
-    """Returns the run of one variant, as `runs_of_variants` does, without reading other variants.
+    """Returns the run of one variant, as in `runs_of_variants`.
 
-    Raises ValueError, naming the variant, for lines that cannot be read and for a variant that
-    cannot be tuned.
+    Raises ValueError for unreadable lines and for a variant that cannot be tuned.
     """
     lines = [*comparison.base, *trained_variants(comparison)[name].lines]
     try:

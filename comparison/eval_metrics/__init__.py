@@ -3,9 +3,9 @@
     def repetition(subject: Subject, *, texts: int = 64) -> list[Figure]: ...
 
 The first figure summarizes the eval metric and has its name. The other figures are its parts.
-Settings are keyword arguments, which the gin file of a comparison binds. An eval metric reads the
-same text for every run, and nothing that it draws depends on the run's seed. If it cannot measure
-the model of a run, it raises ValueError and names the models that it can measure.
+Settings are keyword arguments, which a comparison's gin file binds. An eval metric uses the same
+text and random numbers for every run. If it cannot measure a model, it raises ValueError and names
+suitable models.
 
 `EVAL_METRICS` maps the names that `pretrax evaluate --eval_metric=NAME` takes to eval metrics.
 """

@@ -1,4 +1,4 @@
-"""Minimal pairs: whether a model gives a correct text more probability than a similar wrong text.
+"""Minimal pairs: whether a correct text is more probable than a similar wrong text.
 
 The pairs are made from Python's own library (`comparison.eval_metrics.parts.python_pairs`), or read
 from the files of BLiMP (Warstadt et al. 2020, arXiv:1912.00582).
@@ -35,26 +35,24 @@ TIE = 1e-6  # relative difference of log-probabilities that float32 rounding may
 def minimal_pairs(
     subject: Subject, *, pairs: Count = 32, blimp: str | None = None, draws: Count = 64
 ) -> list[Figure]:
-    """Share of minimal pairs whose correct text is likelier, averaged over kinds.
+    """Share of minimal pairs whose correct text is more probable, averaged over kinds.
 
-    Ties count half.
-    The score of a text is the sum of its tokens' log-probabilities. For a masked model it is the
-    pseudo-log-likelihood, in which each token is predicted from all others (Salazar et al. 2020). A
-    model that reads before it writes gets the common beginning of both texts and is scored on the
-    rest. For block and uniform diffusion, which do not mask tokens one by one, the score is the
-    bound on the log-probability under noise that both texts share.
+    Ties count half. The score of a text is its log-probability. For masked models it is the
+    pseudo-log-likelihood, in which each token is predicted from all others (Salazar et al. 2020).
+    Encoder-decoders and prefix LMs read the common beginning of both texts and are scored on the
+    rest. For block and uniform diffusion, the score is the bound on the log-probability, with the
+    same noise for both texts.
 
-    Pairs from Python's library count only if both texts have the same number of tokens, so that
-    constant outputs score exactly 0.5.
+    Pairs from Python's library need the same number of tokens, so that constant outputs score 0.5.
 
     Args:
       pairs: number of pairs of each kind.
       blimp: a folder of BLiMP's JSONL files, whose kinds are the `UID`s.
-      draws: number of draws of the noise of block and uniform diffusion for each pair. A masked
-        diffusion model scored 0.637 (± 0.016) with 64 draws, and 0.651 with each mask alone.
+      draws: number of noise draws per pair for block and uniform diffusion. A masked diffusion
+        model scored 0.637 (± 0.016) with 64 draws, and 0.651 with single masks.
 
     Raises ValueError for a model that does not predict text, for files without pairs, and for a run
-    that was trained on the held-out files of the library.
+    trained on the library's held-out files.
     """
     trained = subject.trained
     if is_bounded_by_noise(subject):
@@ -91,7 +89,7 @@ def minimal_pairs(
 
 
 def scored(log_probs_of_texts: Sequence[float]) -> list[float]:
-    """Returns 1 for each pair whose correct text is likelier, 0 if the wrong one is, ½ for a tie.
+    """Returns 1, 0 or ½ (tie) for each pair by whether its correct text is more probable.
 
     >>> scored([-7.0, -9.0, -8.0, -8.0])  # right, wrong, right, wrong
     [1.0, 0.5]
@@ -105,7 +103,7 @@ def scored(log_probs_of_texts: Sequence[float]) -> list[float]:
 def log_probs_by_form(
     trained: Trained, reading: LikelihoodForm, pairs: Sequence[MinimalPair]
 ) -> list[float]:
-    """Returns the log-probabilities of the correct and the wrong text of each pair in turn."""
+    """Returns the log-probabilities of each pair's correct and wrong texts, in turn."""
     texts = []
     for pair in pairs:
         good = trained.encode(pair.good)
@@ -118,9 +116,9 @@ def log_probs_by_form(
 
 
 def log_probs_by_noise(subject: Subject, pairs: Sequence[MinimalPair], draws: int) -> list[float]:
-    """Returns bounds on the log-probabilities of the correct and the wrong text of each pair.
+    """Returns bounds on the log-probabilities of each pair's correct and wrong texts.
 
-    A bound is the mean over draws of noise, which both texts of a pair share.
+    The texts of a pair share their draws of noise.
     """
     encode = subject.trained.encode
     texts = [np.array(encode(text)) for pair in pairs for text in (pair.good, pair.bad)]
@@ -132,7 +130,7 @@ def log_probs_by_noise(subject: Subject, pairs: Sequence[MinimalPair], draws: in
 def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:
     """Returns the first `count` pairs of each `UID` of a folder's JSONL files.
 
-    Raises ValueError, with file and line, for a damaged file, or for a folder without pairs.
+    Raises ValueError for a damaged file, with the line, and for a folder without pairs.
     """
     pairs: dict[str, list[MinimalPair]] = {}
     for path in sorted(Path(folder).glob("*.jsonl")):

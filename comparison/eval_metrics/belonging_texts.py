@@ -1,4 +1,4 @@
-"""Pairs of texts of a synthetic task: whether a model knows that one text follows the other."""
+"""Pairs of texts of a synthetic task: whether a model predicts that one follows the other."""
 
 import math
 from collections.abc import Sequence
@@ -16,24 +16,23 @@ from .parts.ranking import share_right
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-_LEAST = 1e-30  # smallest probability whose logarithm is taken, so that it stays finite
+_LEAST = 1e-30  # smallest probability, for finite logarithms
 
 
 @checked
 def synthetic_pairs(subject: Subject) -> list[Figure]:
-    """Share of the task's pairs of texts that the model prefers to the wrong pairs.
+    """Share of the task's correct pairs of texts that the model prefers to the wrong pairs.
 
-    - `synthetic_pairs`: the share for the kind of pairs that the synthetic task names first.
+    - `synthetic_pairs`: the share for the task's first kind of pairs.
     - `synthetic_pairs/KIND`: the share for each kind, such as `synthetic_pairs/order`.
 
-    A model whose objective judges pairs is scored by the log-odds of its class for texts that
-    follow one another. Any other model is scored by the likelihood of both texts as one text. For a
-    model that predicts masks, this is the pseudo-likelihood (Salazar et al. 2020,
-    arXiv:1910.14659). For a model that reads before it writes, it is the likelihood of the second
-    text given the first. Ties count half, so a model without knowledge scores 0.5.
+    A model that classifies pairs is scored by the log-odds of the class "follows". Other models are
+    scored by the likelihood of both texts as one text: the pseudo-likelihood for masked models
+    (Salazar et al. 2020, arXiv:1910.14659), and the likelihood of the second text given the first
+    for encoder-decoders and prefix LMs. Ties count half, so chance is 0.5.
 
-    Raises ValueError if the corpus of the run is not a synthetic task with pairs, and for a model
-    that neither judges pairs nor gives a likelihood.
+    Raises ValueError for a corpus without pairs, and for a model that neither classifies pairs nor
+    gives a likelihood.
     """
     trained = subject.trained
     pairs = synthetic_task_of(subject, "pairs").pairs

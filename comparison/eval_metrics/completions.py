@@ -1,4 +1,4 @@
-"""Completion of beginnings of a synthetic task's documents, judged by the task itself."""
+"""Completions of a synthetic task's documents, checked by the task."""
 
 import numpy as np
 
@@ -14,23 +14,22 @@ FIGURES_VERSION = 1  # see `kept_figures.version_of`
 
 @checked
 def synthetic_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[Figure]:
-    """Share of held-out beginnings that the model completes to a text that the task accepts.
+    """Share of held-out documents whose beginning the model completes to a valid document.
 
     Documents are cut after half of their words and completed by samples at temperature 1, as in
-    Allen-Zhu & Li 2023 (arXiv:2305.13673). A model that predicts masks gets one mask for each token
-    of the true rest, and fills the masks in any order. The baseline completes each beginning with
-    the rest of the previous document.
+    Allen-Zhu & Li 2023 (arXiv:2305.13673). A masked model gets one mask per token of the true rest.
+    The baseline completes each beginning with the rest of the previous document.
 
-    Raises ValueError if the corpus of the run is not such a synthetic task or holds out a single
-    document, and for a model that does not continue texts.
+    Raises ValueError for a corpus that is not such a task or holds out one document, and for a
+    model that does not continue texts.
     """
     task = synthetic_task_of(subject, "accepts")
     trained = subject.trained
     assert task.accepts is not None  # see `synthetic_task_of`
     if len(task.heldout) < 2:
         raise ValueError(
-            "Got a synthetic task with one held-out document, expected at least two, since the "
-            "baseline completes one document with another: let the synthetic task hold out more."
+            "Got a synthetic task with one held-out document, expected at least two for the "
+            "baseline: let the task hold out more."
         )
     halves = [_halves(document) for document in task.heldout[:texts]]
     contexts_before, rests = zip(*halves)
@@ -60,7 +59,7 @@ def _completed(trained: Trained, contexts_before, rests) -> list[str]:
     sizes = [len(trained.encode(f" {rest}")) for rest in rests]
     decoding = Decoding(max_new=2 * max(sizes), temperature=1.0)
     if (mode := continuing_mode(trained)) in MASK_MODES:
-        end = trained.decode([trained.ids.eos])  # It ends every document of training.
+        end = trained.decode([trained.ids.eos])  # every training document ends with it
         masked = [
             f"{before} {'[MASK]' * size}{end}" for before, size in zip(contexts_before, sizes)
         ]

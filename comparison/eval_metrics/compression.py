@@ -1,8 +1,7 @@
-"""Bits per byte of held-out text, with a unit that says what the model can compute.
+"""Bits per byte of held-out text, in the unit that a model can compute.
 
-Held-out documents are cut into rows, which are the same for every run of a corpus. Each token is
-predicted from its row alone and counts once. Ends of documents do not count. Bytes are the bytes of
-the text in UTF-8.
+Held-out documents are cut into the same rows for every run of a corpus. Each token is predicted
+from its row alone and counts once. Ends of documents do not count. Bytes are UTF-8.
 """
 
 import math
@@ -36,7 +35,7 @@ from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SEED = 20_200_102  # seed of the drawn positions and masks, the same for every run
-BY_NOISE = "by noise"  # a bound on the likelihood that uses the noise of training
+BY_NOISE = "by noise"  # a bound on the likelihood under the noise of training
 UNITS = {
     EXACT: "bits per byte",
     BOUND: "bits per byte, upper bound",
@@ -66,7 +65,7 @@ class HeldoutRow(NamedTuple):
 
     tokens: np.ndarray  # i32[n], n >= 2
     bytes: int  # number of bytes of its text
-    rest_bytes: int  # number of bytes of the text of its second half, tokens[n // 2:]
+    rest_bytes: int  # number of bytes of its second half, tokens[n // 2:]
 
 
 class Nats(NamedTuple):
@@ -88,17 +87,16 @@ def bits_per_byte(
 ) -> list[Figure]:
     """Bits per byte of held-out text, in the unit that the model allows (see `UNITS`, `NOTES`).
 
-    Figures of different units are not comparable. For example, pseudo bits per byte (Salazar et al.
-    2020, arXiv:1910.14659) predict a token from both sides, which is easier than from the left. The
-    baseline predicts the same tokens by their frequencies in training text. If positions or masks
-    are drawn, the part `standard_error` gives the standard error.
+    Figures of different units are not comparable: pseudo bits per byte (Salazar et al. 2020,
+    arXiv:1910.14659), for example, predict a token from both sides, which is easier. The baseline
+    predicts the same tokens by their frequencies in training text. If positions or masks are drawn,
+    the part `standard_error` is the standard error.
 
     Args:
-      positions: number of positions that a masked model predicts, drawn uniformly from the text.
-      draws: number of draws of hidden tokens per row for masked diffusion. The number of hidden
-        tokens is stratified and uniform in 1 … n, so its mean is exactly the bound (Nie et al.
-        2025, arXiv:2502.09992, equation 6). For block and uniform diffusion, which do not hide
-        tokens one by one, the number of draws of training noise.
+      positions: number of random positions that a masked model predicts.
+      draws: number of draws of hidden tokens per row for masked diffusion, whose number is
+        stratified and uniform in 1 … n (Nie et al. 2025, arXiv:2502.09992, equation 6), or of draws
+        of training noise for block and uniform diffusion.
 
     Raises ValueError for a model that does not predict text, and for a corpus without text.
     """
@@ -120,7 +118,7 @@ def bits_per_byte(
         row_log_probs = log_probs(trained, likelihood_form(trained), pairs)
         nats = Nats(-math.fsum(x for row in row_log_probs for x in row))
     size = sum(row.rest_bytes if halved else row.bytes for row in rows)
-    bits = 1 / math.log(2) / size  # bits per byte for each nat of the whole text
+    bits = 1 / math.log(2) / size  # bits per byte per nat of the whole text
     baseline = unigram_nats(corpus, predicted, 8 * tokens) * bits
     unit = UNITS[kind]
     note = f"{NOTES[kind]}; rows of {row_tokens} tokens"
@@ -131,20 +129,19 @@ def bits_per_byte(
 
 
 def likelihood_kind(subject: Subject) -> str:
-    """Returns the kind of likelihood, which follows from a prompt form or from the noise."""
+    """Returns the kind of likelihood, from a prompt form or from the noise."""
     return BY_NOISE if is_bounded_by_noise(subject) else likelihood_form(subject.trained).kind
 
 
 def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRow]:
     """Returns rows of `row_tokens` of the first held-out documents; the last row may be shorter.
 
-    Bytes are differences between decoded pieces that begin one row earlier. A token decoded alone
-    may lose its space, and a part of a character cannot be decoded.
+    Bytes are differences between decoded pieces that begin one row earlier, since a token decoded
+    alone may lose its space or be a part of a character.
     """
     if corpus.codec is None:
         raise ValueError(
-            "The corpus has token ids without text, so its bytes are not known, expected a corpus "
-            "with text."
+            "The corpus has token ids without text, expected a corpus with text to count bytes."
         )
     decode = corpus.codec.decode
     rows = []
@@ -185,7 +182,7 @@ def pseudo_nats(trained: Trained, rows: Sequence[np.ndarray], positions: int) ->
     drawn = np.random.default_rng(SEED).choice(len(places), count, replace=False)
     hidden = [(rows[places[i][0]], [places[i][1]]) for i in drawn]
     nats = -np.concatenate(hidden_log_probs(trained, hidden))
-    # Finite population correction: the error is 0 if all positions are predicted.
+    # finite population correction: the error is 0 if all positions are predicted
     remaining = 1 - count / len(places)
     error = nats.std(ddof=1) * math.sqrt(remaining / count)
     return Nats(len(places) * float(nats.mean()), len(places) * float(error))
@@ -195,7 +192,7 @@ def pseudo_nats(trained: Trained, rows: Sequence[np.ndarray], positions: int) ->
 def diffusion_nats(trained: Trained, rows: Sequence[np.ndarray], draws: Even) -> Nats:
     """Returns the masked-diffusion bound on the nats of all tokens.
 
-    Two independent estimates of each row are averaged. Their differences give the standard error.
+    Differences between two estimates of each row give the standard error.
     """
     random = np.random.default_rng(SEED)
     hidden = []
@@ -211,9 +208,9 @@ def diffusion_nats(trained: Trained, rows: Sequence[np.ndarray], draws: Even) ->
 
 
 def noised_nats(subject: Subject, rows: Sequence[np.ndarray], draws: int) -> Nats:
-    """Returns the bound on the nats of all tokens by the loss of the run's own objective.
+    """Returns the bound on the nats of all tokens by the objective's own loss.
 
-    Every draw has different noise for every row. The spread of the draws gives the standard error.
+    The spread of the draws gives the standard error.
     """
     keys = jax.random.split(jax.random.key(SEED), (draws, len(rows)))
     totals = nats_by_noise(subject, rows, keys).sum(axis=1)

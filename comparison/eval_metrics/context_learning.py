@@ -1,4 +1,4 @@
-"""Learning in context: how well a model uses the examples before a question."""
+"""In-context learning: how well a model uses the examples before a question."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -13,7 +13,7 @@ from .known_answers import figures_of_questions
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-SEED = 20_220_801  # seed of the questions; only a corpus with this seed would train on them
+SEED = 20_220_801  # seed of the questions, which differs from the seeds of corpora
 
 
 @checked
@@ -26,9 +26,9 @@ def in_context(
     """Share of questions answered correctly, by the number of examples before the question.
 
     A question is a list of `corpora.synthetic_tasks.labeled_words` up to the label of its last
-    word. Labels have a meaning in that list only. The first figure is for the largest number of
-    examples, and the parts are for each number. Fewer examples are the last ones of the same list.
-    The notes give the share of a reader who knows the kinds of words and reads all examples.
+    word. Labels have a meaning only within a list. The first figure is for the largest number of
+    examples, and the parts are for each number. Fewer examples are the last of the same list. The
+    notes give the score of a reader who knows the kinds of words and reads all examples.
 
         in_context(subject, shots=(0, 16))     # figures in_context, in_context/0_shots, …/16_shots
 

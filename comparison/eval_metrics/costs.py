@@ -31,15 +31,15 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
     - `cost/targets_per_token/TERM`: targets of each term, if the loss has several terms.
     - `cost/parameters`: number of parameters.
     - `cost/tokens_seen`: tokens of text up to the checkpoint, before corruption.
-    - `cost/seconds_per_step`: median of the seconds that the run logged on its own machine, and for
-      an objective with phases the mean of their medians; left out if the run logged no speed.
+    - `cost/seconds_per_step`: median of the seconds logged on the run's machine (for phases, the
+      mean of their medians); left out if the run logged no speed.
 
-    A larger or smaller value of these figures is neither better nor worse.
+    For these figures, neither higher nor lower is better.
 
     Args:
-      steps: number of steps whose batches are corrupted to count their targets.
+      steps: number of steps whose targets are counted.
     """
-    # Plan for one device, since the rows of a step may not divide among all devices.
+    # Plan for one device, since rows may not divide among all devices.
     plan = subject.plan._replace(mesh=make_mesh(devices=jax.devices()[:1]))
     step = subject.saved.step
     tokens = tokens_of(plan, step)
@@ -76,8 +76,8 @@ def targets_per_token(plan: Plan, steps: int) -> dict[str, float]:
 def seconds_per_step(run_dir: str, step: int, schedules: Sequence[GroupSchedule]) -> float | None:
     """Returns the median of the logged seconds per step up to a step; None if none are logged.
 
-    If the members of a mixture have separate steps, this is the mean of their medians, each
-    weighted by its number of logged speeds.
+    If members have separate steps, this is the mean of their medians, weighted by their logged
+    steps.
     """
     by_member: dict[int | None, list[float]] = {}
     for entry in read_metrics(run_dir):

@@ -1,4 +1,4 @@
-"""Letters at single places of a synthetic task's texts, compared with their exact probabilities."""
+"""Letters at single sites of a synthetic task's texts, compared with their exact probabilities."""
 
 import collections
 import math
@@ -22,22 +22,20 @@ FIGURES_VERSION = 2  # see `kept_figures.version_of`
 def variant_effects(subject: Subject) -> list[Figure]:
     """Spearman correlation of the model's scores of variants with the exact log-likelihood ratios.
 
-    A variant replaces one letter of a text. Its score is the log-probability of the variant less
-    the log-probability of the text. A model of whole texts compares both texts, with their
-    end-of-sequence. A model that fills blanks or predicts masks compares both letters at the place
-    (the masked marginal of Meier et al. 2021, doi:10.1101/2021.07.09.450648). Both ratios are
-    exactly the same for a model that knows the synthetic task. Such a model has a correlation of 1.
+    A variant replaces one letter of a text. Its score is the log-probability of the variant minus
+    the log-probability of the text, including end-of-sequence. A model that fills blanks or
+    predicts masks compares both letters at the site (the masked marginal of Meier et al. 2021,
+    doi:10.1101/2021.07.09.450648). A perfect model has equal ratios and a correlation of 1.
 
     - `variant_effects`: the correlation over all variants.
     - `variant_effects/conserved` and `variant_effects/free`: the correlation over the variants of
       conserved and of free sites.
     - `variant_effects/rmse`: the root-mean-square error of the scores, in nats.
 
-    The baseline knows only the frequencies of letters. A model that scores all variants the same
-    has a correlation of 0.
+    The baseline scores letters by their frequencies. Equal scores have a correlation of 0.
 
-    Raises ValueError if the corpus of the run is not a synthetic task with sites, and for a model
-    that does not give text a probability.
+    Raises ValueError for a corpus without sites, and for a model that does not give text a
+    probability.
     """
     task, scores = _task_and_scores(subject)
     exact = [np.array(site.log_likelihoods) for site in task.sites]
@@ -64,13 +62,13 @@ def variant_effects(subject: Subject) -> list[Figure]:
 
 @checked
 def conserved_columns(subject: Subject) -> list[Figure]:
-    """How often the model is less certain at a free site than at a conserved site.
+    """How often the model is less certain at free sites than at conserved sites.
 
-    The certainty is the negative entropy of the letters at a site, given the rest of the text, as
-    `variant_effects` scores them. The figure is the area under the ROC curve: the share of pairs of
-    a conserved and a free site in which the conserved site has the smaller entropy. Ties count
-    half, so a model without knowledge scores 0.5. The note gives the figure of a reader who knows
-    the synthetic task. `synthetic_questions` asks for the likeliest letters of the same sites.
+    The certainty is the negative entropy of the letters at a site, scored as in `variant_effects`.
+    The figure is the area under the ROC curve: the share of pairs of a conserved and a free site in
+    which the conserved site has the lower entropy. Ties count half, so chance is 0.5. The note
+    gives the figure of a reader who knows the synthetic task. `synthetic_questions` tests the most
+    likely letters of the same sites.
 
     Raises ValueError as `variant_effects`, and if all sites are of the same kind.
     """
@@ -87,7 +85,7 @@ def conserved_columns(subject: Subject) -> list[Figure]:
 
 
 def area_under_curve(sites: Sequence[SyntheticSite], log_probs: Sequence[np.ndarray]) -> float:
-    """Returns the share of pairs in which a conserved site has less entropy than a free site.
+    """Returns the share of pairs in which the conserved site has less entropy than the free site.
 
     >>> sites = [SyntheticSite(kind, "", (), ()) for kind in ("conserved", "free", "free")]
     >>> certain, uncertain = np.array([0.0, -9.0]), np.array([-1.0, -1.0])
@@ -107,7 +105,7 @@ def _task_and_scores(subject: Subject) -> tuple[SyntheticTask, list[np.ndarray]]
     """Returns the task, and the log-probability f64[A] of each candidate of each site."""
     task = synthetic_task_of(subject, "sites")
     trained = subject.trained
-    # The exact likelihoods are those of texts that end.
+    # Exact likelihoods include the end of the text.
     ends = mode_of(trained) in ("continue", "complete")
     end = trained.decode([trained.ids.eos]) if ends else ""
     questions = [Question(site.text + end, site.answers, "") for site in task.sites]

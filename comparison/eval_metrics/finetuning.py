@@ -1,4 +1,4 @@
-"""Fine-tuning: how well a model learns a task with classes, and what its pre-training is worth."""
+"""Fine-tuning: how well a model learns to classify, and how much pre-training helps."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,7 @@ from .parts.probing import HELD_EVERY
 from .subject import Subject
 
 FIGURES_VERSION = 2  # see `kept_figures.version_of`
-# Small sets of labeled examples are drawn several times: up to MAX_DRAWS times, and until DRAWN
-# examples are drawn in total.
+# Small sets of labeled examples are drawn up to MAX_DRAWS times, until DRAWN examples in total.
 MAX_DRAWS = 3
 DRAWN = 100
 
@@ -37,24 +36,24 @@ def finetune(
 ) -> list[Figure]:
     """Metrics of the task on held-out texts after fine-tuning.
 
-    The parts `/from_scratch` measure the same model with the fresh parameters of the run's seed,
-    fine-tuned on the same examples. `/gain` is the benefit of pre-training.
-    `comparison.eval_metrics.parts.finetuning_recipe` describes the recipe.
+    The parts `/from_scratch` measure the same model with fresh parameters, fine-tuned on the same
+    examples. `/gain` is the benefit of pre-training. For the recipe, see
+    `comparison.eval_metrics.parts.finetuning_recipe`.
 
         finetune(subject, task="python_pairs", labels=[10, 100, 1000])
 
     Args:
       task: a task with classes, such as "python_modules" or "glue_mrpc" (see
         `comparison.eval_metrics.parts.class_tasks.class_task`).
-      labels: numbers of training examples, each with figures such as `/at_10`. Small numbers are
-        drawn up to three times and averaged. The first figure uses all examples.
-      peaks: peak learning rates, relative to the size of a parameter. The best one is chosen on a
-        part of the training examples. If it is the smallest or the largest one, others are tried.
-      tokens: number of tokens to which texts are cut.
+      labels: numbers of training examples, with figures such as `/at_10`. Small sets are drawn up
+        to three times and averaged. The first figure uses all examples.
+      peaks: peak learning rates, relative to a parameter's size. The best is chosen on a part of
+        the training examples. If it is at an edge of the grid, further peaks are tried.
+      tokens: maximum number of tokens of a text.
       module: a module that registers the task.
       data_dir: the folder of TensorFlow Datasets that has the task's data.
 
-    Raises ValueError for an unsuitable task, and for more labels than training examples.
+    Raises ValueError for an unsuitable task, and for too many labels.
     """
     examples = class_task(subject, task, module, data_dir, allow_words=True)
     classes, labels_N = np.unique(examples.labels["train"], return_inverse=True)

@@ -22,9 +22,9 @@ from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SAMPLED: dict[str, Any] = dict(temperature=1.0, top_p=0.95)
-GRAM = 4  # number of words of the n-grams whose repetition within a text is counted
+GRAM = 4  # words per n-gram, for repetition within a text
 MASK_MODES = ("unmask", "denoise")  # modes that write into a given number of masks
-PAIR = 2  # number of words of the n-grams whose diversity over all texts is counted
+PAIR = 2  # words per n-gram, for diversity over all texts
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -111,10 +111,10 @@ def _in_masks(trained: Trained, mode: str, texts: Sequence[str], decoding: Decod
 
 
 def unmasking_options(decoding: Decoding) -> Options:
-    """Returns the options for writing masks: greedy decoding fills the most confident mask first.
+    """Returns the options of unmasking.
 
-    Samples fill masks in random order, since filling the most confident mask first would not draw
-    from the model. They ignore top-p, which unmasking does not have.
+    Greedy decoding fills the most confident mask first. Samples fill masks in random order, and
+    without top-p, which unmasking does not support.
     """
     order: Order = "random" if decoding.temperature else "confidence"
     return Options(dataclasses.replace(decoding, top_p=None), order=order)
@@ -144,7 +144,7 @@ def _mode_words(modes: set[str]) -> str:
 
 
 def measures(gaps: Sequence[Gap], texts: Sequence[str]) -> dict[str, float]:
-    """Returns the measures of the texts in the gaps by name, averaged over texts."""
+    """Returns the mean measures of the texts in the gaps, by name."""
     pairs = [(text, gap.truth) for text, gap in zip(texts, gaps)]
     return {
         "edit_similarity": statistics.fmean(edit_similarity(*pair) for pair in pairs),

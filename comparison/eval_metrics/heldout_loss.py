@@ -1,6 +1,6 @@
 """Held-out loss under any objective that the model of a run can compute.
 
-The text and its rows are the same for every run of a corpus. Noise depends only on the row number.
+Text and rows are the same for every run of a corpus. Noise depends only on the row number.
 """
 
 import functools
@@ -45,19 +45,18 @@ def loss_under(
         # loss_under, loss_under/causal_lm, loss_under/prefix_lm
 
     The first figure is the share of the baseline's nats that the model saves, averaged over the
-    objectives. Losses of different objectives cannot be averaged. If the model cannot compute one
-    of the objectives, the average is nan, since it would cover other objectives than another
-    model's average. The note then gives the objective and the reason.
+    objectives. If the model cannot compute an objective, the average is nan, and the note gives the
+    objective and the reason.
 
-    The note also names the objectives on whose kind of noise the run was trained, at any rate: the
-    run has an advantage there. A combined noise, such as BART's or BERT's, is a kind of its own.
-    The baseline is that of `training.evaluator`. Terms without a baseline do not count.
+    The note also names the objectives with the run's own kind of noise, at any rate, where the run
+    has an advantage. A combined noise, such as BART's, is a separate kind. The baseline is that of
+    `training.evaluator`. Terms without a baseline do not count.
 
     Args:
       objectives: names of gin_configs/objectives, or short names ("mlm").
       row_tokens: number of tokens of each row, before corruption.
 
-    Raises ValueError for an unknown objective, or if the model can compute none of the objectives.
+    Raises ValueError for an unknown objective, or if the model cannot compute any of them.
     """
     plan = subject.plan
     names = [*map(find, objectives)]
@@ -89,10 +88,10 @@ def loss_under(
 def evaluator(
     plan: Plan, name: str, *, tokens: int = TOKENS, row_tokens: int = ROW_TOKENS
 ) -> Evaluator:
-    """Returns the evaluator of a run's parameters on held-out text under the named objective.
+    """Returns the evaluator of a run's parameters on held-out text under an objective.
 
-    Raises ValueError, naming the objectives that the model can compute, if it cannot compute this
-    objective.
+    Raises ValueError, with the objectives that the model can compute, if it cannot compute this
+    one.
     """
     name = find(name)
     try:
@@ -108,13 +107,13 @@ def evaluator(
 def noises_of(objective: Objective) -> set[tuple]:
     """Returns the kinds of noise of an objective's members, as names of corruption functions.
 
-    Only function-valued settings distinguish two kinds; rates do not.
+    Function-valued settings are part of a kind; rates are not.
     """
     return {_functions(member.objective.corrupt) for member in members_of(objective)}
 
 
 def _functions(function: Callable) -> tuple:
-    """Returns the name of a function and the names of the functions among its bound arguments."""
+    """Returns the names of a function and of the functions among its bound arguments."""
     bound: list = []
     while isinstance(function, functools.partial):
         bound += [*function.args, *function.keywords.values()]
@@ -128,7 +127,7 @@ def _functions(function: Callable) -> tuple:
 
 
 def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:
-    """Returns the names of the objectives that a run's model can compute, without running it."""
+    """Returns the objectives that a run's model can compute, without running it."""
     return [name for name in CATALOG if not _refusal(plan, name, row_tokens)]
 
 

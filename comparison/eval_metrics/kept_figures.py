@@ -1,9 +1,8 @@
 """Figures of a run, kept in its directory with the settings and versions of the eval metrics.
 
-`RUN/evaluation/eval_metrics.jsonl` has a line for each measurement; the latest one counts. A line
-has the eval metric's settings with their defaults, the checkpoint's step and the eval metric's
-version, so an eval metric that has changed is measured again. For a run on a synthetic task, a line
-also has the version of the synthetic task, which asks the questions.
+`RUN/evaluation/eval_metrics.jsonl` has a line for each measurement; the latest counts. A line has
+the eval metric's settings, the checkpoint's step, and the versions of the eval metric and of the
+run's synthetic task, if any. If they change, the run is measured again.
 """
 
 import functools
@@ -26,7 +25,7 @@ class Measured(NamedTuple):
     """The result of an eval metric on a run: figures, or why the run was rejected."""
 
     figures: tuple[Figure, ...]
-    refusal: str  # why the eval metric cannot measure the run; "" if it has measured it
+    refusal: str  # why the eval metric cannot measure the run, or ""
 
 
 Line = Mapping[str, Any]
@@ -35,9 +34,9 @@ Line = Mapping[str, Any]
 def measure(eval_metric: Callable, subject: Subject) -> tuple[Figure, ...]:
     """Returns the figures of an eval metric.
 
-    If texts were longer than the rows of training, the note of the first figure gives the lengths.
+    If texts were longer than training rows, the first figure's note gives the lengths.
 
-    Raises ValueError if the eval metric cannot measure the run, or returns figures of wrong names.
+    Raises ValueError if the eval metric cannot measure the run or returns wrong names.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -61,9 +60,9 @@ def measure(eval_metric: Callable, subject: Subject) -> tuple[Figure, ...]:
 
 
 def _checked(name: str, figures: Any) -> list[Figure]:
-    """Returns the figures that an eval metric returned.
+    """Returns an eval metric's figures.
 
-    Raises ValueError for a result that reports would misread.
+    Raises ValueError if reports would misread them.
     """
     if not isinstance(figures, list | tuple) or not figures:
         raise ValueError(f"{name} returned {figures!r}, expected a list of figures, at least one.")
@@ -95,11 +94,11 @@ def read_measured(
 ) -> dict[int, list[Measured | None]]:
     """Returns the latest measurement of each checkpoint by each eval metric.
 
-    A measurement is None if the eval metric, with its present code and settings, has not measured
-    the checkpoint. The file is read once.
+    A measurement is None if the eval metric's current version and settings have not measured the
+    checkpoint.
 
     Args:
-      corpus: the factory of the run's corpus, whose synthetic task may have changed.
+      corpus: the factory of the run's corpus.
 
     Raises ValueError, naming the file and the line, if it is damaged.
     """
@@ -126,7 +125,7 @@ def write_measured(
 
 
 def forget_refusals(run_dir: str) -> None:
-    """Drops rejections, since their cause, such as missing files, may be gone."""
+    """Drops rejections, whose cause may be gone, such as missing files."""
     kept = _kept(run_dir)
     if any(measured.refusal for _, measured in kept):
         write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])
@@ -167,7 +166,7 @@ def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
 def remember_versions(eval_metrics: Iterable[Callable], corpus: Callable | None = None) -> None:
     """Reads the versions that `write_measured` will keep.
 
-    Call it before a long training, during which the files of imported modules may change.
+    Call it before training, during which files of modules may change.
     """
     for eval_metric in eval_metrics:
         _versions(eval_metric, corpus)
@@ -176,9 +175,8 @@ def remember_versions(eval_metrics: Iterable[Callable], corpus: Callable | None 
 def version_of(function: Callable) -> int | None:
     """Returns the version of the code of an eval metric or a synthetic task.
 
-    The version is the module's `FIGURES_VERSION`. Increase this number when the same checkpoint
-    would give other figures. For a module without this number, the version is the checksum of its
-    file, so every change to the file counts; None if it has no file.
+    The version is the module's `FIGURES_VERSION`, or else the checksum of its file. Increase
+    `FIGURES_VERSION` if the same checkpoint would give other figures.
     """
     module = sys.modules.get(function.__module__)
     version = getattr(module, "FIGURES_VERSION", None)

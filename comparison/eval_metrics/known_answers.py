@@ -1,4 +1,4 @@
-"""Questions of a run's synthetic task, and the share that the model answers correctly."""
+"""Questions of a run's synthetic task, and the model's accuracy."""
 
 import re
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ Example = TypeVar("Example")
 
 @checked
 def synthetic_questions(subject: Subject) -> list[Figure]:
-    """Share of the synthetic task's questions whose correct answer is the likeliest to the model.
+    """Share of the synthetic task's questions whose correct answer the model finds most likely.
 
-    - `synthetic_questions`: the share for the kind of questions that the task asks first.
+    - `synthetic_questions`: the share for the task's first kind of questions.
     - `synthetic_questions/KIND`: the share for each kind, such as `synthetic_questions/reversed`.
 
-    A model is asked as it was trained: it continues the text, fills the blank or predicts masks.
-    The baseline draws an answer at random. The notes give the number of questions, and the score of
-    a reader who knows the synthetic task.
+    As in its training, a model continues the text, fills the blank or predicts masks. The baseline
+    is a random answer. The notes give the number of questions, and the score of a reader who knows
+    the synthetic task.
 
-    Raises ValueError if the corpus of the run is not a synthetic task or has changed since, and for
-    a model that does not give text a probability.
+    Raises ValueError if the run's corpus is not a synthetic task or has changed, and for a model
+    that does not give text a probability.
     """
     questions = synthetic_task_of(subject).questions
     by_kind = figures_of_questions("synthetic_questions", subject.trained, questions)
@@ -41,7 +41,7 @@ def synthetic_questions(subject: Subject) -> list[Figure]:
     return [first._replace(name="synthetic_questions"), *by_kind.values()]
 
 
-# Fields that some synthetic tasks lack -> what they hold, and the gin file of a task that has them.
+# Optional fields of synthetic tasks -> their contents, and the gin file of a task with them.
 FIELDS = {
     "accepts": ("a function that says whether a text may be a document", "corpora/grammar.gin"),
     "classes": ("texts with classes", "runs/proteins.gin"),
@@ -54,8 +54,8 @@ FIELDS = {
 def synthetic_task_of(subject: Subject, needs: str | None = None) -> SyntheticTask:
     """Returns the synthetic task that a run was trained on.
 
-    Raises ValueError if the corpus of the run is not a synthetic task or has changed since, and if
-    the task lacks the field `needs`.
+    Raises ValueError if the run's corpus is not a synthetic task, has changed, or lacks the field
+    `needs`.
     """
     corpus = None if subject.corpus is None else as_partial(subject.corpus)
     if corpus is None or corpus.function is not synthetic_documents:
@@ -108,7 +108,7 @@ def _parts(examples: Sequence[Example]) -> dict[str, list[Example]]:
 def figures_of_questions(
     name: str, trained: Trained, questions: Sequence[SyntheticQuestion]
 ) -> dict[str, Figure]:
-    """Returns the share of correctly answered questions by kind, in the order of the kinds."""
+    """Returns the share of correct answers by kind of question."""
     scores = answer_log_probs(trained, questions)
     right = [
         share_right(scores_Ax2[:, 0], slice(question.right))

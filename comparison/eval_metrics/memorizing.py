@@ -1,4 +1,4 @@
-"""Memorization: how much of the passages planted in its training text a model can repeat."""
+"""Memorization: how much of planted training passages a model can repeat."""
 
 import statistics
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def memorization(
     `corpora.planted_passages`, and writes `tokens` tokens greedily (Carlini et al. 2022,
     arXiv:2202.07646; Hans et al. 2024, arXiv:2406.10209).
 
-    - `memorization`: share of passages of which all tokens are repeated.
-    - `memorization/matched`: share of the tokens that are repeated before the first other token.
+    - `memorization`: share of passages that are repeated completely.
+    - `memorization/matched`: share of tokens that are repeated before the first difference.
     - `memorization/rouge_l`: ROUGE-L of the written and the true tokens (F1).
     - `memorization/unseen…`: the same for passages that are not in the training text.
 
@@ -58,9 +58,9 @@ def memorization(
 
 
 def _planted(subject: Subject, needed: int) -> tuple[Corpus, int, int]:
-    """Returns the corpus that passages were planted in, their number, and their length.
+    """Returns the corpus with planted passages, their number and their length.
 
-    Raises ValueError if the corpus of the run is another one, or if the passages are too short.
+    Raises ValueError for another corpus, or if the passages are too short.
     """
     for partial in functions_in(subject.corpus):
         if partial.function is not planted_passages:
@@ -113,7 +113,7 @@ def _figures(
 
 
 def repeated_tokens(written: Sequence[int], truth: Sequence[int]) -> int:
-    """Returns the number of true tokens before the first token that differs.
+    """Returns the number of equal tokens before the first difference.
 
     >>> repeated_tokens([1, 2, 9, 4], [1, 2, 3, 4]), repeated_tokens([1], [1, 2])
     (2, 1)

@@ -1,4 +1,4 @@
-"""Frozen probes: linear classifiers on the hidden states of a model that is not trained further.
+"""Frozen probes: linear classifiers on a model's hidden states.
 
 The examples are drawn from the held-out files of Python's own library. The baseline of each figure
 is the majority class. The part `bag_of_words` is a probe on bags of words.
@@ -30,7 +30,7 @@ from .parts.probing import probed, standardization
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-NEIGHBORS = 2  # number of words on either side that a baseline of `tag` reads
+NEIGHBORS = 2  # number of words on either side, for a baseline of `tag`
 
 
 @checked
@@ -45,15 +45,14 @@ def classify(
 ) -> list[Figure]:
     """Accuracy of a probe on pooled states that predicts the package of a library passage.
 
-    With the task "synthetic_classes", it predicts the class of a text of the run's own synthetic
-    task, such as the family of a protein. The part `bag_of_words` then knows how often each letter
-    occurs.
+    With the task "synthetic_classes", it predicts the class of a text of the run's synthetic task,
+    such as the family of a protein. The part `bag_of_words` then has letter counts.
 
     Args:
       task: a task with classes (see `comparison.eval_metrics.parts.class_tasks.class_task`).
-      layers: layers to probe, where 0 is the embeddings and -1 the last layer; None for all. The
-        layer that is best on a part of the training examples is used.
-      pooling: "mean" of the states of a text's own tokens, or its "first" or "last" slot.
+      layers: layers to probe: 0 is the embeddings, -1 the last layer. None: all. The best layer on
+        a part of the training examples is used.
+      pooling: "mean" of the states of a text's tokens, or its "first" or "last" slot.
       module: a module that registers the task.
       data_dir: the folder of TensorFlow Datasets that has the task's data.
 
@@ -84,9 +83,9 @@ def tag(
 
     The part `bag_of_words` guesses the most frequent kind of each word.
 
-    With the task "synthetic_tags", the probe predicts the tags of words of the run's own synthetic
-    task, such as the region of each letter of DNA. The part `neighbors` then guesses the most
-    frequent tag of each word with the two words on either side.
+    With the task "synthetic_tags", the probe predicts word tags of the run's synthetic task, such
+    as the region of each letter of DNA. The part `neighbors` then guesses the most frequent tag of
+    each word and the two words on either side.
 
     Args:
       task: the words and their kinds.
@@ -143,12 +142,12 @@ def pairs(
     """Accuracy of a probe that predicts whether a docstring belongs to a piece of code.
 
     Docstring and code are read separately. The probe reads |u - v| and u * v of their standardized
-    features (Conneau et al. 2017, arXiv:1705.02364). Half of the pairs belong together, and neither
-    text alone shows which half (`python_definitions.matched_pairs`).
+    features (Conneau et al. 2017, arXiv:1705.02364). Half of the pairs match, which neither text
+    alone shows (`python_definitions.matched_pairs`).
 
     Args:
       layers: layers to probe, where 0 is the embeddings and -1 the last layer; None for all.
-      pooling: "mean" of the states of a text's own tokens, or its "first" or "last" slot.
+      pooling: "mean" of the states of a text's tokens, or its "first" or "last" slot.
 
     Raises ValueError for a layer that the model does not have.
     """
@@ -190,14 +189,14 @@ def retrieve(
 ) -> list[Figure]:
     """Mean reciprocal rank of the code that belongs to a docstring, without training.
 
-    Code is ranked by the cosine of its features with those of the docstring. Each side is
-    standardized by training examples of its own kind. The layer is the best one on the same number
-    of training examples. The baseline is a random rank. The part `bag_of_words` ranks by tf-idf.
+    Code is ranked by the cosine of its features and the docstring's features. Each side is
+    standardized separately. The layer is the best on the same number of training examples. The
+    baseline is a random rank. The part `bag_of_words` ranks by tf-idf.
 
     Args:
       layers: layers to measure, where 0 is the embeddings and -1 the last layer; None for all.
-      pooling: "mean" of the states of a text's own tokens, or its "first" or "last" slot.
-      candidates: number of pieces of code to choose from; fewer are easier.
+      pooling: "mean" of the states of a text's tokens, or its "first" or "last" slot.
+      candidates: number of pieces of code to choose from.
 
     Raises ValueError for more candidates than pieces of code, and for an unknown layer.
     """
@@ -205,8 +204,8 @@ def retrieve(
     split = definition_examples()
     if candidates > len(split["validation"]):
         raise ValueError(
-            f"Got candidates={candidates}, expected {len(split['validation'])} or fewer, the "
-            "held-out definitions that there are."
+            f"Got candidates={candidates}, expected at most {len(split['validation'])}, the number "
+            "of held-out definitions."
         )
     training = split["train"][: 2 * candidates]
     queries = split["validation"][:candidates]
@@ -240,9 +239,9 @@ def retrieve(
 
 
 def reciprocal_rank(queries_NxE, answers_NxE) -> float:
-    """Returns the mean of 1 / rank of each query's own answer, ranked by cosine.
+    """Returns the mean of 1 / rank of each query's answer, ranked by cosine.
 
-    Ties get the mean of 1 / rank over the tied ranks, so equal features score exactly the chance.
+    Ties get the mean of 1 / rank over the tied ranks, so equal features score at chance.
 
     >>> reciprocal_rank(np.eye(2), np.eye(2)), reciprocal_rank(np.eye(2), np.ones((2, 2)))
     (1.0, 0.75)

@@ -1,4 +1,4 @@
-"""Rankings: the likeliest of a few answers, without training."""
+"""Rankings: the most probable of a few answers, zero-shot."""
 
 from collections.abc import Sequence
 
@@ -19,11 +19,11 @@ FIGURES_VERSION = 1  # see `kept_figures.version_of`
 
 @checked
 def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
-    """Share of passages with a blanked name in which the correct name is the likeliest.
+    """Share of passages with a blanked name in which the correct name is the most probable.
 
     The answers are all names of the passage that may be blanked. The first figure ranks by
-    log-probability, `/per_token` by log-probability per token. The baseline is a random name. The
-    part `most_frequent_name` takes the most frequent name.
+    log-probability, and `/per_token` by log-probability per token. The baseline is a random name.
+    The part `most_frequent_name` guesses the most frequent name.
 
     Raises ValueError for a model that does not give text a probability.
     """

@@ -22,7 +22,7 @@ from .subject import Subject
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SEED = 20_250_206  # seed of the masked tokens, the same for every run
 ORDERS: Sequence[LikeliestOrder] = get_args(LikeliestOrder)
-STEPS = (1, 2, 4, 8, 16, 32)  # The last number is one step per mask of a row of 64 tokens.
+STEPS = (1, 2, 4, 8, 16, 32)  # the last number is one step per mask of a row of 64 tokens
 
 
 @checked
@@ -41,18 +41,17 @@ def unmasking(
     - `unmasking/ORDER/STEPS`: the share for an order and a number of steps, such as
       `unmasking/confidence/4`. Models of `uniform_diffusion` have only the order `ancestral`.
 
-    Each written token is the likeliest one (see `inference.unmask`). A single step writes all masks
-    at once in every order. The baseline writes the most frequent masked token, which is the best
-    constant guess.
+    Decoding is greedy (`inference.unmask`). A single step fills all masks at once in every order.
+    The baseline is the most frequent masked token.
 
     Args:
       share: share of a row's tokens that are masked, at least one token.
-      steps: numbers of steps. With more steps than masks, each step writes one mask; only
-        "mask_predict" and "ancestral" use the other steps to write masks again.
-      orders: orders of the masks, or None for all orders that the model has.
+      steps: numbers of steps. With more steps than masks, each step fills one mask; only
+        "mask_predict" and "ancestral" use further steps.
+      orders: orders of the masks. None: all orders of the model.
 
-    Raises ValueError for a model that does not fill masks, for orders that it does not have, and
-    for a corpus without text.
+    Raises ValueError for a model that does not fill masks, unsupported orders, and a corpus without
+    text.
     """
     trained = subject.trained
     corpus = subject.plan.corpus
@@ -84,7 +83,7 @@ def unmasking(
 def masked_rows(
     trained: Trained, corpus: Corpus, tokens: int, row_tokens: int, share: float
 ) -> tuple[list[Masked], np.ndarray]:
-    """Returns rows of held-out text with masks, and the masked tokens i32[n]."""
+    """Returns masked rows of held-out text, and the masked tokens i32[n]."""
     random = np.random.default_rng(SEED)
     form = prompt_form(trained, _filling_mode(trained))
     rows = []

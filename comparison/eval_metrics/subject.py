@@ -1,4 +1,4 @@
-"""`Subject`: a trained run, as eval metrics read it."""
+"""`Subject`: a trained run, for eval metrics."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +22,7 @@ class Subject:
         subject = Subject("runs/decoder")
         subject.trained.encode("import os")
 
-    An eval metric is a function of a subject. In a file `my_eval_metrics.py`, this function scores
-    answers with every model that gives text a probability:
+    An eval metric is a function of a subject. For example, in `my_eval_metrics.py`:
 
         from pretrax.comparison.eval_metrics.parts.ranking import Question, answer_log_probs
         from pretrax.comparison.figures import HIGHER, Figure
@@ -91,7 +90,7 @@ class Subject:
     def check_library_unseen(self) -> None:
         """Raises ValueError if the run was trained on held-out files of Python's library.
 
-        A run is also rejected if it began from such a run (`training.Run.initial_run`). Every eval
+        A run that started from such a run (`training.Run.initial_run`) is also rejected. Every eval
         metric that reads the held-out files calls this method.
         """
         for directory, corpus in self._corpora():
@@ -109,12 +108,12 @@ class Subject:
                 raise ValueError(
                     f"{directory} was trained on files of Python's library that this eval metric "
                     f"reads: it holds out one document in {every}, expected one in {HELDOUT_EVERY} "
-                    "or in a divisor of it."
-                    + (f" {self.directory} began from it." if directory != self.directory else "")
+                    "or in a divisor."
+                    + (f" {self.directory} started from it." if directory != self.directory else "")
                 )
 
     def _corpora(self) -> Iterator[tuple[str, Callable | None]]:
-        """Yields this run's directory and corpus, and those of the runs that it began from."""
+        """Yields the directories and corpora of this run and the runs that it started from."""
         directory = self.directory
         fields = self.fields
         visited = set()

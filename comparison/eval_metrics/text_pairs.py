@@ -31,7 +31,7 @@ class TextPairs(NamedTuple):
     labels: np.ndarray  # i32[N]
 
 
-Enough = Annotated[int, Ge(50)]  # number of pairs that is enough to measure or to learn from
+Enough = Annotated[int, Ge(50)]  # smallest number of pairs to measure or to learn from
 
 
 @checked
@@ -40,17 +40,16 @@ def pair_accuracy(
 ) -> list[Figure]:
     """Accuracy of the model on the objective's own held-out pairs of texts.
 
-    The baseline uses the words alone. It is a logistic regression on the tf-idf of both texts,
-    their products, or their cosine alone, fitted to pairs that the objective makes from training
-    text. A task that it solves is too easy, since a model need not read the texts. The baseline of
-    this part (`bag_of_words`) is the most frequent class.
+    The baseline is a logistic regression on the tf-idf of both texts, their products, or their
+    cosine, fitted to pairs from training text. A task that it solves is too easy. Its own baseline
+    (part `bag_of_words`) is the majority class.
 
     Args:
       pairs: number of held-out pairs, fewer if the text is too short.
-      training_pairs: number of training pairs to which the bag of words is fitted.
+      training_pairs: number of training pairs of the bag of words.
 
-    Raises ValueError for a run whose objective makes no pairs, and for fewer than 50 held-out or
-    training pairs.
+    Raises ValueError for an objective without pairs, and for fewer than 50 held-out or training
+    pairs.
     """
     plan = subject.plan
     decode = subject.trained.decode
@@ -86,8 +85,8 @@ def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) 
 def pair_features(bags: Bags, texts: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
     """Returns three sets of features of pairs of texts by name.
 
-    "cosine" is the cosine of the tf-idf of both texts, f32[N, 1]. "products" adds the products of
-    both, f32[N, 1 + W]. "all" adds the tf-idf of each text, f32[N, 1 + 3W], which shows the order.
+    "cosine" is the cosine of both texts' tf-idf, f32[N, 1]. "products" adds their products, f32[N,
+    1 + W]. "all" adds each text's tf-idf, f32[N, 1 + 3W], which shows the order.
     """
     u, v = (bags.rare_counts([pair[side] for pair in texts]) for side in (0, 1))
     lengths = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)

@@ -1,7 +1,6 @@
-"""Words in two meanings: whether the hidden states of a word distinguish its meanings.
+"""Word senses: whether the hidden states of a word distinguish its two meanings.
 
-The textbook example is "bank", by the river and in the street. Here a word is prose (in a comment
-or a docstring) or code: "return the first item" and "return item".
+Here a word is prose (in a comment or a docstring) or code: "return the first item", "return item".
 """
 
 import collections
@@ -30,7 +29,7 @@ CODE = 1
 _WORD = re.compile(r"(?<= )[a-z]{3,}\b")
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z] )[a-z]{3,}(?= [a-z])")
 CHARACTERS = 600  # number of characters that are read on either side
-TRIED = 4  # number of uses of a word that are tokenized, as a multiple of the needed number
+TRIED = 4  # tokenized uses of a word, as a multiple of the needed number
 NEIGHBORS = "neighbors"
 
 
@@ -62,19 +61,18 @@ def word_in_context(
 ) -> list[Figure]:
     """Share of comparisons in which a word's states are closer within a meaning than across.
 
-    A comparison asks whether two uses of one meaning have a greater cosine than two uses of
-    different meanings (the area under the ROC curve). The share is averaged over words, and ties
-    count half. The state of a word is that of its last token. All uses of a word are the same
-    tokens at the same position, so the embeddings (layer 0) score exactly 0.5.
+    A comparison is between the cosine of two uses with the same meaning and the cosine of two uses
+    with different meanings (area under the ROC curve). The share is averaged over words, and ties
+    count half. The state of a word is the state of its last token. All uses of a word have the same
+    tokens and position, so embeddings (layer 0) score 0.5.
 
     - `word_in_context`: the share for the layer that is best on other uses of the same words.
     - `word_in_context/layer_3`: the share for each layer, on the same uses.
-    - `word_in_context/neighbors`: the share for the mean embedding of the tokens that the state
-      may have read, which are the tokens on the left for a causal decoder. This is what a model
-      knows that reads words without their order.
+    - `word_in_context/neighbors`: the share for the mean embedding of the visible tokens (the
+      tokens on the left for a causal decoder), as a bag-of-words baseline.
 
     Args:
-      words: number of words, the most frequent ones in both meanings.
+      words: number of words, the most frequent in both meanings.
       uses: number of uses of each word in each meaning; half of them choose the layer.
       context: number of tokens on either side of the word.
 
@@ -186,7 +184,7 @@ def placed_uses(
 def placed_use(trained: Trained, use: WordUse, context: int) -> Placed | None:
     """Returns a use with its tokens.
 
-    Returns None if the word shares a token with the text around it, or if there are too few tokens.
+    Returns None if the word shares a token with its context, or if there are too few tokens.
     """
     word = f"{use.before} {use.word}"
     before, there, whole = map(trained.encode, (use.before, word, word + use.after))
@@ -227,7 +225,7 @@ def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
 
 
 def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.ndarray) -> float:
-    """Returns how often two states of one meaning have a greater cosine than two of different ones.
+    """Returns how often states of one meaning have a greater cosine than states of different ones.
 
     The share is the mean over words. Ties count half.
 

@@ -1,4 +1,4 @@
-"""Fine-tuning to write: how well a model learns to answer texts with texts.
+"""Text-to-text fine-tuning: how well a model learns to answer texts.
 
 Letters: B rows, T slots of the decoder.
 """
@@ -65,17 +65,16 @@ def finetune_to_write(
     - `finetune_to_write/from_scratch…`: the same for fresh parameters with the same recipe.
     - `finetune_to_write/gain`: the benefit of pre-training.
 
-    The baseline predicts the tokens of an answer by their frequencies in the training answers, with
-    one added for each token of the vocabulary. Shares are therefore comparable between runs with
-    the same vocabulary. For the written answers, the baselines are the most frequent pair of words
-    (`rouge_2`) and the most frequent answer (`exact_match`).
+    The baseline predicts tokens by their frequencies in the training answers, with add-one
+    smoothing, so runs with the same vocabulary are comparable. For written answers, the baselines
+    are the most frequent pair of words (`rouge_2`) and the most frequent answer (`exact_match`).
 
     Args:
       task: "python_docstrings", to write the first paragraph of a docstring, given the code;
         "python_questions", to answer what a passage of code assigns to a name; or "translation",
         between the two languages of `comparison.eval_metrics.parts.two_languages`.
-      peaks: peak learning rates, relative to the size of a parameter. The best one is chosen on a
-        part of the training examples. If it is the smallest or the largest one, others are tried.
+      peaks: peak learning rates, relative to the size of a parameter. The best is chosen on a part
+        of the training examples. If it is at an edge of the grid, further peaks are tried.
 
     Raises ValueError for a model that does not write text.
     """

@@ -1,4 +1,4 @@
-"""Questions about the synthetic task of a run, and the share whose answers its model writes."""
+"""Questions of a run's synthetic task, and the accuracy of generated answers."""
 
 import collections
 from collections.abc import Sequence
@@ -29,25 +29,24 @@ def synthetic_answers(
     *,
     orders: Annotated[Sequence[LikeliestOrder], MinLen(1)] = get_args(LikeliestOrder),
 ) -> list[Figure]:
-    """Share of the synthetic task's questions that the model answers correctly, written greedily.
+    """Share of the synthetic task's questions with a correct greedy answer.
 
-    - `synthetic_answers`: the share for the kind of questions that the task asks first.
+    - `synthetic_answers`: the share for the task's first kind of questions.
     - `synthetic_answers/KIND`: the share for each kind, such as `synthetic_answers/sum`.
-    - `synthetic_answers/KIND/ORDER`: the share with masks written in this order, such as
+    - `synthetic_answers/KIND/ORDER`: the share with masks filled in this order, such as
       `synthetic_answers/sum/left_to_right`.
 
-    A model that continues texts writes after the question, and is right if its text begins with a
-    correct answer. If the question has a blank, a model that fills in text writes the blank, and is
-    right if the blank is a correct answer. A model that predicts masks is given one mask for each
-    token of the correct answer and the text after them, as in `synthetic_questions`. It writes one
-    mask per step, in each of the orders of `inference.unmask`; the first order is the main figure.
-    The baseline writes the most frequent correct answer.
+    A model that continues texts must begin its continuation with a correct answer. A model that
+    fills blanks must fill the blank with a correct answer. A masked model is given one mask per
+    token of the correct answer and the text after them, as in `synthetic_questions`, and fills one
+    mask per step, in each order of `inference.unmask`; the first order is the main figure. The
+    baseline is the most frequent correct answer.
 
     Args:
       orders: orders of the masks. A model of `uniform_diffusion` has only "ancestral".
 
     Raises ValueError if the corpus of the run is not a synthetic task, and for a model that does
-    not continue texts. For questions with a blank, it rejects models that do not fill in text.
+    not continue texts or, for questions with a blank, does not fill in text.
     """
     trained = subject.trained
     questions = synthetic_task_of(subject).questions
@@ -75,7 +74,7 @@ def synthetic_answers(
 
 
 def _is_right(text: str, question: SyntheticQuestion) -> bool:
-    """Returns whether a text begins with a right answer; for a blank, whether it is one."""
+    """Returns whether a text begins with (for a blank: is) a correct answer."""
     words = text.split()
     ends = BLANK.search(question.text) is not None
     rights = [answer.split() for answer in question.answers[: question.right]]
@@ -85,7 +84,7 @@ def _is_right(text: str, question: SyntheticQuestion) -> bool:
 def _written(
     trained: Trained, questions: Sequence[SyntheticQuestion], orders: Sequence[LikeliestOrder]
 ) -> dict[str, list[str]]:
-    """Returns the texts that the model writes by order of masks. The order is "" without masks."""
+    """Returns the generated texts by order of masks, "" without masks."""
     most = max(len(trained.encode(answer)) for question in questions for answer in question.answers)
     blanks = [question.text for question in questions if BLANK.search(question.text)]
     if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:

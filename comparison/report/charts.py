@@ -1,8 +1,4 @@
-"""Charts of a comparison: learning curves, an eval metric's figures of every seed, and its curves.
-
-Each `draw_` function draws on an `Axes` of matplotlib. Its `colors` are the color numbers of the
-variants.
-"""
+"""Charts of a comparison: learning curves, and figures and curves of eval metrics."""
 
 import functools
 import itertools
@@ -25,8 +21,8 @@ from .eval_metric_curves import AXES, Curves
 from .summary import Column, Summary
 
 GRID = 200  # number of points of a mean curve
-BEGINNING = 0.08  # share of training whose high losses may be cut off at the top of a chart
-FAR = 1.5  # a baseline further from the figures than this many times their range is not drawn
+BEGINNING = 0.08  # share of training whose high losses may be cut off
+FAR = 1.5  # baselines farther away than this multiple of the figures' range are not drawn
 NAME = 18  # number of letters in a line of a variant's name
 MAX_NAME_LETTERS = 60  # number of letters of a name in a legend
 # Width of a chart in inches. Two charts fit side by side on a desktop, and one fits on a phone.
@@ -143,7 +139,7 @@ def numbers_of(summary: Summary) -> dict[str, int]:
 
 
 def shown(name: str) -> str:
-    r"""Returns a variant's name as a chart shows it: on one line, without control characters.
+    r"""Returns a variant's name for charts: on one line, without control characters.
 
     >>> shown("a\x07\nb")
     'a␇ b'
@@ -180,7 +176,7 @@ def draw_curves(
 
     tops = []
     for variant, seed_curves in curves.items():
-        # Seeds start and end at nearly the same text. The mean covers the range that all have.
+        # The mean covers the common range of all seeds.
         first = max(c[0][0] for c in seed_curves)
         last = min(c[-1][0] for c in seed_curves)
         x = np.linspace(first, last, GRID)

@@ -1,4 +1,4 @@
-"""The report of a comparison as one self-contained page: the sections of Markdown, and charts."""
+"""The report of a comparison as one self-contained page with charts."""
 
 from collections.abc import Collection, Iterable
 from html import escape
@@ -93,7 +93,7 @@ def _eval_metrics(summary: Summary, links: Links) -> str:
 
 
 def _eval_metric_curves(summary: Summary) -> str:
-    """Returns the curves of each eval metric. A switch shows those over one of `AXES`."""
+    """Returns the curves of each eval metric, with a switch between `AXES`."""
     switch = "".join(
         f'<input type="radio" name="over" id="over{k}"{" checked" * (k == 0)}>'
         f'<label for="over{k}">{over}</label>'

@@ -1,4 +1,4 @@
-"""Costs of each variant (parameters, FLOPs, tokens, time), and which of them were equal."""
+"""Costs of each variant (parameters, FLOPs, tokens, time), and which are equal."""
 
 import math
 import statistics
@@ -31,7 +31,7 @@ Costs = Mapping[str, Mapping[str, float]]  # by variant, by the names of `COSTS`
 def costs(summary: Summary) -> Costs:
     """Returns the median costs over the runs of each variant that has been trained.
 
-    Medians are used because a run that was paused may take many times as long as the others.
+    Medians, since a paused run may take many times as long as others.
     """
     runs = {
         variant: [run for run in summary.trained if run.variant == variant]
@@ -48,7 +48,7 @@ def costs(summary: Summary) -> Costs:
 
 
 def spreads(costs: Costs) -> dict[str, float]:
-    """Returns, for each cost of variants, by what share the largest is above the smallest."""
+    """Returns, for each cost, by what share the largest exceeds the smallest."""
     columns = {
         name: [cost[name] for cost in costs.values()] for name in next(iter(costs.values()), ())
     }
@@ -67,7 +67,7 @@ def equal_costs(summary: Summary) -> str:
 
 
 def solved_sizes(summary: Summary) -> list[str]:
-    """Returns a line for each variant whose size was solved to equal the reference's."""
+    """Returns a line for each variant with a solved size."""
     variant_costs = costs(summary)
     reference = summary.setup.reference or ""
     return [
@@ -107,7 +107,7 @@ def unequal_costs(summary: Summary) -> str:
 
 
 def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
-    """Prints what each variant will cost, and how much the costs differ for a single budget."""
+    """Prints the cost of each variant, and the differences for a single budget."""
     variant_costs = {
         v: {name: getattr(planned, COSTS[name]) for name in PLANNED} for v, planned in facts.items()
     }

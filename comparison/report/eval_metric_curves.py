@@ -29,8 +29,8 @@ Curves = Mapping[str, Sequence[Checkpoint]]  # by variant, from the first checkp
 def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curves]:
     """Returns the curves of each figure that was also measured before the end of runs.
 
-    A checkpoint counts if it has a figure for every seed that has a figure at the end. All means of
-    a curve are therefore over the same seeds.
+    A checkpoint needs a figure for every seed of the end, so that all means are over the same
+    seeds.
 
     Args:
       columns: the values at the end, by figure.

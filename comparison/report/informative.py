@@ -1,8 +1,8 @@
-"""Rules that find what an eval metric could not detect. They use only the results of a comparison.
+"""Rules for differences that are not informative, from a comparison's results alone.
 
-A difference between two variants is not informative in two cases. One of the variants may not be
-shown to be better than a threshold that needs no model. Or a run was fine-tuned at an edge of its
-grid of learning rates. A claim that there is no difference also needs a positive control.
+A difference between two variants is not informative if a variant is not shown to be better than a
+threshold that needs no model, or if a run was fine-tuned at an edge of its grid of learning rates.
+A claim of no difference also needs a positive control.
 """
 
 import math
@@ -28,7 +28,7 @@ NO_CONTROL = (
 
 
 class Threshold(NamedTuple):
-    """A level that a variant has to exceed before its figure says anything about the model."""
+    """A level that a variant's figure must exceed to be informative."""
 
     words: str
     level: float
@@ -50,8 +50,7 @@ def thresholds(summary: Summary, column: Column) -> list[Threshold]:
 def is_shown_better(column: Column, variant: str, level: float) -> bool:
     """Returns whether the whole interval of a variant lies on the better side of a level.
 
-    A figure that is the same for every seed has no interval, so its value is compared. A single
-    seed shows nothing.
+    If all seeds have the same figure, this value is compared. A single seed is not enough.
     """
     estimate = column.estimates[variant]
     ends = (estimate.low, estimate.high)
@@ -61,12 +60,11 @@ def is_shown_better(column: Column, variant: str, level: float) -> bool:
 
 
 def why_not_informative(summary: Summary, difference: Difference) -> str:
-    """Returns why a difference says nothing about its two variants; "" if it is informative."""
+    """Returns why a difference is not informative, or ""."""
     column = summary.column(difference.figure)
     pair = (difference.variant, difference.other)
-    # If the difference is significant, one variant may be at the threshold. The figure then
-    # detected what the other variant has learned, and the true difference can only be larger than
-    # the measured one.
+    # If the difference is significant, one variant may be at the threshold: the true difference can
+    # only be larger than the measured difference.
     nobody = f'neither "{pair[0]}" nor "{pair[1]}" is'
     return _reasons(summary, column, pair, nobody, allowed=int(difference.is_significant))
 
@@ -74,12 +72,10 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
 def why_equality_is_not_shown(
     summary: Summary, difference: Difference, controls: Iterable[PositiveControl] = ()
 ) -> str:
-    """Returns why a small difference does not support a claim of no difference; "" if it does.
+    """Returns why a small difference does not support a claim of no difference, or "".
 
-    In addition to what `why_not_informative` checks, the claim needs a positive control: another
-    pair of variants that the same figure distinguishes in the same comparison, or the pair of
-    the comparison `positive_controls`. A significant difference needs no control, since the
-    figure distinguishes this pair.
+    In addition to `why_not_informative`, the claim needs a positive control: a pair of variants
+    that the same figure distinguishes in this comparison or in `positive_controls`.
     """
     reasons = [why_not_informative(summary, difference)]
     passed = any(control.passed for control in controls if control.figure == difference.figure)
@@ -89,7 +85,7 @@ def why_equality_is_not_shown(
 
 
 def why_figure_is_not_informative(summary: Summary, column: Column) -> str:
-    """Returns why no difference at a figure is informative; "" if at least one is."""
+    """Returns why no difference at a figure is informative, or ""."""
     column_differences = [d for d in summary.differences if d.figure == column.name]
     if any(not why_not_informative(summary, d) for d in column_differences):
         return ""
@@ -110,7 +106,7 @@ def _below_a_threshold(
 
     Args:
       nobody: the words for all of the variants, such as "no variant is".
-      allowed: number of variants that need not be better. Returns "" if there are no more.
+      allowed: number of variants that need not be better.
     """
     for threshold in thresholds(summary, column):
         below = [v for v in variants if not is_shown_better(column, v, threshold.level)]

@@ -1,7 +1,7 @@
 """The report of a comparison as Markdown, for a page of documentation or an appendix.
 
-Everything that comes from results, such as a variant's name or an error's message, is escaped. The
-page of a report (`comparison_page`) shows the same sections, with charts.
+Text from results, such as a variant's name, is escaped. The page of a report (`comparison_page`)
+has the same sections, with charts.
 """
 
 import itertools
@@ -33,7 +33,7 @@ class Section(NamedTuple):
     title: str
     text: str
     rest: str = ""
-    is_folded: bool = False  # whether a page shows only the title until a reader opens it
+    is_folded: bool = False  # whether a page shows it folded
 
 
 def markdown(
@@ -44,8 +44,7 @@ def markdown(
     Args:
       charts: files next to the report, which are shown below the first table.
       curves: files of the eval metrics over training.
-      above: Markdown below the answer. It replaces the explanations at the end, so it links to a
-        page that has them.
+      above: Markdown below the answer, which replaces the explanations at the end.
     """
     images = {EVAL_METRICS: _images(charts), wording.CURVES_TITLE: _images(curves)}
     text = _joined(

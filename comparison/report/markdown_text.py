@@ -1,4 +1,4 @@
-"""Escapes text for Markdown, so that a page shows names, notes and messages unchanged."""
+"""Escapes text for Markdown."""
 
 import re
 
@@ -37,7 +37,7 @@ def prose(text: str) -> str:
 
 
 def _between(text: str) -> str:
-    """Escapes a part of a line and keeps the spaces around it."""
+    """Escapes a part of a line, except the spaces around it."""
     words = text.strip()
     before = text[: len(text) - len(text.lstrip())]
     after = text[len(text.rstrip()) :]

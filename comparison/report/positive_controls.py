@@ -1,11 +1,11 @@
-"""Positive controls: whether an eval metric shows a difference that is certain.
+"""Positive controls: whether an eval metric detects a known difference.
 
-The comparison `positive_controls` trains two models that differ for sure: one takes an eighth of
-the other's updates on the same text. An eval metric that does not distinguish them at this size
-cannot show that two other models are equal.
+The comparison `positive_controls` trains two models, one with an eighth of the other's updates on
+the same text. An eval metric that does not distinguish them at this size cannot show that two other
+models are equal.
 
-A control is passed if the 95% interval of the better model's advantage lies above 0. It is not
-corrected for the number of eval metrics, since each control is a question about one of them.
+A control is passed if the 95% interval of the better model's advantage lies above 0, uncorrected
+for the number of eval metrics.
 """
 
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ class PositiveControl(NamedTuple):
 def controls_of(figure: str, directory: Path = KEPT) -> list[PositiveControl]:
     """Returns the kept controls of the eval metric that measures a figure.
 
-    An eval metric with other settings, such as another task, is included. The list is empty for an
-    eval metric without a control, and for an installation without the folder docs/.
+    Other settings of the eval metric, such as another task, are included. The list is empty without
+    the folder docs/.
 
     Args:
       figure: name of the figure, such as "minimal_pairs" or "finetune (python_word_kinds)".
@@ -53,7 +53,7 @@ def controls_in(summary: Summary) -> Iterator[PositiveControl]:
     parameters = max(run.parameters for run in summary.trained)
     for difference in summary.differences:
         column = summary.column(difference.figure)
-        # A difference is that of the worse model and the reference, which is the better model.
+        # The reference is the better model.
         sign = -1 if column.better == HIGHER else 1
         estimate = difference.estimate
         low, high = sorted([sign * estimate.low, sign * estimate.high])

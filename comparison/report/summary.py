@@ -1,4 +1,4 @@
-"""`Summary`: what every report of a comparison shows, computed once."""
+"""`Summary`: the contents of a comparison's reports."""
 
 import math
 import re
@@ -40,7 +40,7 @@ class Column(NamedTuple):
 
 
 class TunedVariant(NamedTuple):
-    """The values that tuning tried for a variant, and the value that it chose."""
+    """The tuning of a variant: the tried values, and the chosen value."""
 
     losses: Mapping[float, Sequence[float]]  # value, ascending -> loss in each of its rounds
 
@@ -57,7 +57,7 @@ class TunedVariant(NamedTuple):
 
     @property
     def end(self) -> str:
-        """Whether the "smallest" or the "largest" value was chosen; "" if neither was."""
+        """ "smallest" or "largest" if an end of the values was chosen, or ""."""
         first, *_, last = self.losses
         return {first: "smallest", last: "largest"}.get(self.chosen, "")
 
@@ -87,7 +87,7 @@ class Summary(NamedTuple):
         return matching
 
     def gain(self, difference: Difference) -> float:
-        """Returns the mean difference with the sign that makes higher values better."""
+        """Returns the mean difference, positive if the variant is better."""
         sign = 1 if self.column(difference.figure).better == HIGHER else -1
         return sign * difference.estimate.mean
 

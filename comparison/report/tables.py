@@ -1,4 +1,4 @@
-"""The tables of a report. The terminal, Markdown and the page each render them differently."""
+"""The tables of a report, for the terminal, Markdown and the page."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -13,7 +13,7 @@ from .eval_metric_curves import AXES
 from .summary import Summary
 from .wording import difference_words, mean_words, short, unit_label
 
-BASELINE = "baseline"  # last row of `eval_metrics`: the figure of a model that knows nothing
+BASELINE = "baseline"  # last row of `eval_metrics`
 
 
 class Table(NamedTuple):
@@ -23,7 +23,7 @@ class Table(NamedTuple):
 
 
 def eval_metrics(summary: Summary, heads: Sequence[str]) -> Table:
-    """Returns the mean of each variant at each eval metric, and the known baselines."""
+    """Returns the mean of each variant at each eval metric, and the baselines."""
     columns = summary.columns
     variants = list(summary.setup.variants)
     rows = [[variant, *(mean_words(c, variant) for c in columns)] for variant in variants]
@@ -89,7 +89,7 @@ def differences_table(differences: Sequence[Difference]) -> Table:
 
 
 def cost_table(summary: Summary) -> Table:
-    """Returns the costs of each variant, and by how much the largest exceeds the smallest."""
+    """Returns the costs of each variant, and the excess of the largest."""
     variant_costs = costs(summary)
     rows = [
         [variant, *map(amount, cost.values()), *(mean_words(c, variant) for c in summary.costs)]

@@ -9,7 +9,7 @@ from . import tables, wording
 from .equality import unequal_costs
 from .summary import Summary
 
-FEW = 5  # number of differences that are not significant and are described in a sentence
+FEW = 5  # number of insignificant differences that are described
 TRIALS = "held-out loss of each tuning trial, under the variant's own objective"
 
 

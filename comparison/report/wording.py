@@ -1,4 +1,4 @@
-"""The sentences of a report, which are the same in the terminal, in Markdown and on the page."""
+"""The sentences of a report, for the terminal, Markdown and the page."""
 
 import math
 import re
@@ -63,7 +63,7 @@ PARTS = "These figures are shown for information. They are not tested for signif
 
 
 def mean_words(column: Column, variant: str) -> str:
-    """Returns a variant's mean as "0.646 ± 0.012", or without "±" if no interval is known."""
+    """Returns a variant's mean as "0.646 ± 0.012", or without "±" if there is no interval."""
     if variant not in column.estimates:
         return MISSING
     places = decimals(column.estimates.values())
@@ -159,8 +159,8 @@ def tuning(summary: Summary) -> list[str]:
 def findings(summary: Summary) -> list[str]:
     """Returns the answer as sentences, followed by warnings.
 
-    With several budgets, the answer is the scaling laws. Otherwise it has three sentences: the
-    clearest difference, how sure it is, and which eval metrics could not have shown any.
+    With several budgets, the answer is the scaling laws. Otherwise it is the clearest difference,
+    its certainty, and the eval metrics that could not have shown any.
     """
     if summary.setup.scaling:
         lines = [line for law in summary.laws for line in law_findings(law)]
@@ -303,8 +303,8 @@ def best_at_equal_cost(summary: Summary) -> list[str]:
     """Returns the best mean at equal cost, a line for each eval metric with several curves.
 
     The cost is the largest number of text tokens, FLOPs or seconds that all variants have reached.
-    All variants with the best mean are named. Means are interpolated linearly between checkpoints.
-    A cost below the first checkpoint of any variant is left out.
+    Means are interpolated linearly between checkpoints. Costs below the first checkpoint of a
+    variant are left out.
     """
     lines = []
     for column in summary.columns:
@@ -349,8 +349,7 @@ def refused(summary: Summary, reasons: bool = False) -> list[str]:
     Seeds are named if other seeds of the variant were measured.
 
     Args:
-      reasons: whether to give the message of each error. Messages are for the author of a
-        comparison: the terminal prints them, and runs.jsonl keeps them.
+      reasons: whether to include error messages, as in the terminal.
     """
     seeds: dict[tuple[str, str, str], set[int]] = {}
     for run in summary.runs:

@@ -1,1 +1,1 @@
-"""Scaling laws, and estimates of what a training run requires."""
+"""Scaling laws, and the requirements of training runs."""

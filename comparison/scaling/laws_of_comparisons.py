@@ -19,12 +19,12 @@ class Point(NamedTuple):
 
 
 class FittedLaw(NamedTuple):
-    """The scaling law of a figure of a comparison, or the reason why there is none."""
+    """The scaling law of a comparison's figure, or why there is none."""
 
     figure: str  # "loss_under/causal_lm"
     points: Sequence[Point]
     fit: Fit | None
-    refusal: str  # why there is no fit; "" if there is one
+    refusal: str  # why there is no fit, or ""
 
     @property
     def work(self) -> Work:

@@ -1,4 +1,4 @@
-"""Prints the best size for a budget, and what a size or a run requires."""
+"""Prints the best size for a budget, and the requirements of a size or a run."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -184,7 +184,7 @@ def _print_utilization(console: Console, chips: Chips | None) -> None:
 
 
 def _print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
-    """Prints a table with a line for each figure and a column for each case."""
+    """Prints a table with a row for each figure and a column for each case."""
     table = plain_table("", *("" for _ in columns))
     table.show_header = False
     for name in columns[0]:

@@ -1,4 +1,4 @@
-"""What a training run requires, computed from shapes: parameters, FLOPs, memory, chips and days.
+"""Requirements of a training run from its shapes: parameters, FLOPs, memory, chips and days.
 
 Nothing is allocated and no corpus is opened, so a run on C4 can be planned on a laptop.
 """
@@ -66,7 +66,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     check_settings(Run, fields, "training.Run.")
     rows = fields.get("vocabulary_rows") or T5_VOCABULARY
     ids = specimen_ids(rows)
-    # A run that counts its classes is planned with two, since the number hardly changes the cost.
+    # The number of classes hardly changes the cost.
     objective = with_corpus_classes(fields["objective"](ids), 2)
     model = fields["model"](rows, objective.facts.heads)
     policy, _ = resolve_packing(objective, fields.get("packing"), fields.get("mark_document_ends"))

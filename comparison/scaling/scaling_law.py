@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 HUBER = 1e-3  # error of log L at which the Huber loss becomes linear, as in Hoffmann et al.
-ALIKE = 0.05  # sizes or numbers of tokens that differ by a smaller share count as equal
+ALIKE = 0.05  # sizes or numbers of tokens within this share count as equal
 ENDS = (2.5, 97.5)  # percentiles of the bootstrap at the ends of an interval
 
 
@@ -95,16 +95,15 @@ REPLICATED = Law(1.82, 482.01, 0.3478, 2085.43, 0.3658)
 
 # Starts of the search, of the size that Hoffmann et al. try: log E, log A, alpha, log B, beta.
 _STARTS = tuple(itertools.product((-1.0, 0.5), (0.0, 10.0), (0.2, 1.0), (0.0, 10.0), (0.2, 1.0)))
-# Second start of the search for a resample. With the fit as the only start, the search would find
-# a fit to noise again.
+# Second start for a resample, since the fit alone may be a fit to noise.
 _MIDDLE = (0.0, 5.0, 0.4, 5.0, 0.4)
 
 
 class Fit(NamedTuple):
     law: Law
-    low: Law  # lower ends of the 95% intervals of each number
-    high: Law  # upper ends of the 95% intervals of each number
-    resampled: tuple[Law, ...]  # the laws of the bootstrap, whose numbers belong together
+    low: Law  # lower ends of the 95% intervals
+    high: Law  # upper ends of the 95% intervals
+    resampled: tuple[Law, ...]  # the laws of the bootstrap
 
     def interval_of_optimum(self, flops: float, work: Work = KAPLAN) -> tuple[Optimum, Optimum]:
         """Returns the lower and upper ends of the 95% intervals of the optimum's numbers.
@@ -173,8 +172,8 @@ def fit(
 def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> Work:
     """Returns the growth of FLOPs per token with model size, by least squares of logarithms.
 
-    FLOPs per parameter are not constant for small models, since embeddings take few FLOPs but are
-    a large part of the parameters of the smallest models.
+    FLOPs per parameter are not constant, since embeddings take few FLOPs but are a large part of
+    small models.
 
     >>> work = fit_work([1e5, 1e6], [4e5, 5e6])
     >>> round(work.flops_per_token(1e5)), round(work.power, 3)
@@ -213,7 +212,7 @@ def _as_law(x: np.ndarray) -> Law:
 
 
 def minimize_loss(points: np.ndarray, starts) -> np.ndarray:
-    """Returns the numbers of a law with the least Huber loss, from the best of the starts."""
+    """Returns the numbers of a law with the least Huber loss over all starts."""
     from scipy.optimize import minimize
 
     results = [

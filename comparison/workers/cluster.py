@@ -1,7 +1,7 @@
 """Runs trials as jobs of a Slurm cluster, by submitit (the extra `slurm`).
 
-The directory must be on a disk that all machines share. A job that reaches its time limit is queued
-again and resumes from its last checkpoint. Source: https://github.com/facebookincubator/submitit
+All machines must share the directory. A job that reaches its time limit is queued again and resumes
+from its last checkpoint. Source: https://github.com/facebookincubator/submitit
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from ..comparison import Comparison, trained_variants
 from ..failures import LOG, STOPPED, failure_of, write_failure
 from ..trials import Trial, train_and_measure
 
-# A job starts Python with -P, so that a file `jax.py` in the current folder does not replace JAX.
+# With -P, a file `jax.py` in the current folder does not replace JAX.
 _PYTHON = f"{shlex.quote(sys.executable)} -P"
 JOBS = "jobs"  # folder of a comparison's directory for submitit's files
 JOB = "job.json"  # file of a run directory with the ticket and the number of the run's job
@@ -52,8 +52,7 @@ def check_budgets(comparison: Comparison) -> None:
 def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Callable:
     """Returns a function (trial, cores) -> job of the trial.
 
-    If an earlier command has submitted a job of the trial that is not done, the function returns
-    this job.
+    It returns an earlier command's unfinished job, if there is one.
 
     Args:
       cluster: "slurm", or "local" to run jobs as processes of this machine, for tests.
@@ -95,7 +94,7 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
             if not job.done():
                 return _Job(job, trial.run.run_dir)
         ticket = uuid.uuid4().hex
-        # A job of an earlier ticket that has not begun by now will not train.
+        # Jobs of earlier tickets that have not begun will not train.
         write_job(trial, ticket, None)
         job = executor.submit(_Call(pickle.dumps(trial), ticket))
         write_job(trial, ticket, job.job_id)
@@ -119,11 +118,11 @@ def write_job(trial: Trial, ticket: str, number: str | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """The function that a job calls. submitit calls it again after a time limit.
+    """The function that a job calls, again after a time limit.
 
-    The ticket of a job is written to the run directory before the job is submitted. If the command
-    is killed before it writes the job's number, the job is unknown at first. It writes its number
-    when it begins. It does not train if a later command has given the run to another job.
+    The job's ticket is written to the run directory before the job is submitted. When the job
+    begins, it writes its number, in case the command was killed before doing so. It does not train
+    if a later command has given the run to another job.
     """
 
     pickled: bytes  # the pickled trial, which can only be unpickled with a worker's import path

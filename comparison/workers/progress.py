@@ -1,4 +1,4 @@
-"""Shows the progress of a comparison: finished runs, steps of current runs, and the time left."""
+"""Shows finished runs, steps of current runs, and the time left of a comparison."""
 
 import statistics
 import time
@@ -12,7 +12,7 @@ from ..failures import failure_of
 from ..trials import Trial
 
 REFRESH = 2.0  # seconds between two readings of the runs' files
-MEASURING = 0.3  # assumed share of a run's time for its eval metrics, until a run has ended
+MEASURING = 0.3  # assumed share of a run's time for eval metrics, until a run has ended
 SECONDS_BETWEEN_LINES = 60.0  # seconds between progress lines if the output is not a terminal
 
 
@@ -20,7 +20,7 @@ class ComparisonProgress:
     """Shows bars in a terminal. In a log, prints a line when a run begins or ends.
 
     Args:
-      trials: the trials that will be run, without complete trials.
+      trials: the incomplete trials.
     """
 
     def __init__(self, console: Console, trials: Sequence[Trial], complete: int):

@@ -1,8 +1,8 @@
 """A process of a comparison: `python -m pretrax.comparison.workers.worker PARENT CORES`.
 
-The process reads a pickled (function, arguments) from standard input, as its parent wrote it. It
-calls the function and exits with the returned status. It uses only its cores, given as 0,1, …, and
-the same share of a GPU's memory. It ends when its parent ends.
+The process reads a pickled (function, arguments) from its parent on standard input, calls the
+function and exits with the returned status. It uses only its cores, given as 0,1, …, and the same
+share of a GPU's memory. It ends with its parent.
 """
 
 import ctypes

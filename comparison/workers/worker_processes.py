@@ -60,8 +60,7 @@ def start_process(
 ) -> subprocess.Popen:
     """Starts a process that calls a function on some cores and appends its output to a log file.
 
-    The file of an earlier failure next to the log is removed here, since the process may end before
-    it could remove the file.
+    An earlier failure next to the log is removed.
     """
     program = [sys.executable, "-P", "-m", "pretrax.comparison.workers.worker"]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -99,13 +98,11 @@ def run_trials(
 ) -> list[Trial]:
     """Runs trials in order, one per share of cores at a time, and returns the failed trials.
 
-    If it is left in any way, for example by Ctrl-C, all processes are asked to save and stop. It
-    waits for them to end.
+    If it is interrupted, for example by Ctrl-C, all processes save and stop.
 
     Args:
       shares: the cores of each of the parallel processes.
-      watch: a function that is called a few times a second, with the running trials and the trials
-        that have failed so far.
+      watch: called a few times per second with the running and the failed trials.
     """
     waiting = list(trials)
     free = list(shares)
@@ -134,7 +131,7 @@ def run_trials(
 
 
 def note_failure(trial: Trial, status: int) -> None:
-    """Writes why a trial failed if its process could not, for example if a signal ended it."""
+    """Writes why a trial failed if its process could not."""
     if failure_of(trial.run.run_dir):
         return
     words = f"its process ended with status {status}: see its {LOG}"
@@ -152,7 +149,7 @@ def note_failure(trial: Trial, status: int) -> None:
 
 
 def _lacking(trial: Trial) -> str:
-    """Returns what is missing from a trial whose process ended without an error."""
+    """Returns what a trial lacks whose process ended without an error."""
     state = trial.state
     if not state.is_trained:
         return f"its process ended before its {trial.run.steps} steps were taken: see its {LOG}"

@@ -1,4 +1,4 @@
-"""Bags of words: the words of a text without their order, as a baseline of eval metrics."""
+"""Bags of words, as a baseline of eval metrics."""
 
 import collections
 import re
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-WORDS = 1000  # largest number of words of a bag
+WORDS = 1000  # maximum number of words of a bag
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Bags(NamedTuple):
-    """The words that are counted, and how rare each word is."""
+    """The counted words and their rarities."""
 
     words: dict[str, int]
     rarity: np.ndarray  # f[W] ln((1 + N) / (1 + texts with the word)) + 1
@@ -32,7 +32,7 @@ class Bags(NamedTuple):
 
 
 def bags_of(texts: Sequence[str]) -> Bags:
-    """Returns the bags over the words that occur in most texts, at most `WORDS` of them.
+    """Returns the bags of the `WORDS` words that occur in most texts.
 
     >>> sorted(bags_of(["a b", "b c", "b"]).words)
     ['a', 'b', 'c']

@@ -1,4 +1,4 @@
-"""Tasks whose answers are classes, as probes, fine-tuning and rankings read them."""
+"""Classification tasks for probes, fine-tuning and rankings."""
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +22,9 @@ class ClassTask(NamedTuple):
 
     texts: dict[str, list[str]]
     labels: dict[str, list[str]]
-    # Functions (labels, predicted labels) -> figures. The first figure is the task's main figure.
+    # Functions (labels, predicted labels) -> figures, the main figure first.
     metrics: Metrics = USUAL
-    # The word of each text that has the class, as (start, end) of its characters. None if the class
-    # belongs to the whole text.
+    # (start, end) characters of the word that each class belongs to. None: classes of whole texts.
     words: dict[str, list[tuple[int, int]]] | None = None
 
     @property
@@ -52,7 +51,7 @@ def class_task(
 
     Raises ValueError or FileNotFoundError for a registered task that cannot be read. Raises
     ValueError for a task without a small number of classes, and for classes of words without
-    `allow_words`. A run that was trained on the library's held-out files is rejected, too.
+    `allow_words`. Also raises ValueError for a run trained on the library's held-out files.
     """
     if name in _OFFLINE:
         subject.check_library_unseen()
@@ -91,7 +90,7 @@ def class_figures(
 ) -> list[Figure]:
     """Returns the task's metrics of the predicted classes of "validation".
 
-    The unit of a figure is its metric. The baseline predicts the most frequent training class.
+    The baseline is the majority class.
     """
     targets = task.labels["validation"][: len(predicted)]
     majority = [task_metrics.majority(task.labels["train"])] * len(targets)
@@ -104,14 +103,14 @@ def class_figures(
 
 
 def bag_figures(name: str, task: ClassTask, by_words: Sequence[str]) -> list[Figure]:
-    """Returns the metrics of the classes of "validation" that words alone predict."""
+    """Returns the metrics of "validation" classes predicted from words alone."""
     return class_figures(f"{name}/bag_of_words", task, by_words, NEITHER)
 
 
 def classes_by_words(task: ClassTask) -> list[str]:
     """Returns the classes of "validation" that a probe on bags of words predicts.
 
-    If classes belong to words, returns the most frequent training class of each word.
+    If classes belong to words, returns the majority class of each word.
     """
     if task.words is not None:
         return majority_classes(
@@ -126,10 +125,7 @@ def classes_by_words(task: ClassTask) -> list[str]:
 
 
 def majority_classes(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[str]:
-    """Returns the most frequent training class of each word.
-
-    A word that is not in the training examples gets the most frequent class of all words.
-    """
+    """Returns the majority class of each word. Unseen words get the majority class of all words."""
     labels_of = collections.defaultdict(list)
     for word, label in zip(words["train"], labels["train"]):
         labels_of[word].append(label)

@@ -4,11 +4,10 @@
     found = finetuned(trained, texts, None, labels_N, [np.arange(len(texts))], recipe)
     found.predict(["import os"], None)                  # i[1, 1]
 
-The head is a linear layer on the mean hidden state of a text's own tokens. For a class of a word,
-it reads the state of the token in which the word ends. A head on [CLS] or on the last token, or an
-answer written as text, would favor the objective that has trained this slot. All objectives have
-trained the states of all tokens. The bias starts at the logarithms of the classes' shares. The
-kernel is drawn once for all models of a width, since a zero kernel would give no gradient.
+The head is a linear layer on the mean hidden state of a text's tokens, or on the state of a word's
+last token. A head on [CLS] or on the last token, or an answer as text, would favor objectives that
+train this slot. The bias starts at the logarithms of the classes' shares. The kernel is the same
+for all models of a width, since a zero kernel would give no gradient.
 
 Letters: B rows, T slots, E width, C classes, D draws of labeled examples.
 """
@@ -29,7 +28,7 @@ from .finetuning_steps import Peak, at_best_peak, stepped
 from .probing import log_shares, validation_mask
 
 Words = Sequence[tuple[int, int]]  # the word of each text, as (start, end) of its characters
-MAX_CHOOSING = 500  # largest number of training examples that choose the learning rate
+MAX_CHOOSING = 500  # maximum number of examples that choose the learning rate
 
 
 class FinetuningRecipe(NamedTuple):
@@ -58,12 +57,11 @@ def finetuned(
 ) -> Finetuned:
     """Returns the model fine-tuned on each of these draws of the training examples.
 
-    Every peak is tried on four fifths of each draw. The peak that is best on the remaining fifths
-    of all draws together is chosen. A single rate for all models would favor the objectives that it
-    suits.
+    Every peak is tried on four fifths of each draw, and the best peak on the remaining fifths of
+    all draws is chosen. A single rate for all models would favor some objectives.
 
     Args:
-      words: the word of each text that has the class; None if the class belongs to the whole text.
+      words: the word of each text that has the class. None: classes of whole texts.
       draws: indices of the training examples of each draw.
     """
     rows = text_rows(trained, texts, words, recipe.tokens)
@@ -127,7 +125,7 @@ def class_logits(model, params, batch, is_scored_BxT):
 
 
 def text_rows(trained: Trained, texts, words, tokens: int) -> list[TextRow]:
-    """Returns the texts as rows. With words, `TextRow.text` is the slot in which the word ends."""
+    """Returns the texts as rows. With words, `TextRow.text` is the slot of a word's last token."""
     rows = [text_row(trained, trained.encode(text)[:tokens]) for text in texts]
     check_texts(trained, [row.tokens for row in rows])
     if words is None:
@@ -139,7 +137,7 @@ def text_rows(trained: Trained, texts, words, tokens: int) -> list[TextRow]:
 
 
 def row_batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any], jax.Array]:
-    """Returns a batch, and f32[B, T] that is 1 in the slots over which the head averages."""
+    """Returns a batch, and f32[B, T]: 1 in the slots over which the head averages."""
     batch = rows_batch(trained, rows)
     shape = next(x.shape for name, x in batch.items() if "positions" in name)
     is_scored_BxT = np.zeros(shape, np.float32)

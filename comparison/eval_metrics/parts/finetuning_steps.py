@@ -2,9 +2,9 @@
 
     params = stepped(loss, params, batch_of, examples, peak=0.05, steps=100, batch_size=16)
 
-The optimizer is Adafactor, whose updates are relative to each parameter's size, as in the runs for
-a laptop. With absolute updates, embeddings of size 1 would hardly move at the rates that suit
-kernels of size 0.1. There is no dropout.
+The optimizer is Adafactor, whose updates are relative to each parameter's size. With absolute
+updates, embeddings of size 1 would hardly change at rates that suit kernels of size 0.1. There is
+no dropout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from ....models.builders import fresh_params
 from ....training.state import unboxed
 
 WARMUP_SHARE = 0.1
-MAX_FURTHER = 3  # largest number of peaks that are tried in addition to those of a grid
+MAX_FURTHER = 3  # maximum number of peaks tried beyond a grid
 T = TypeVar("T", bound=tuple[float, Any])  # (score, result of training)
 _ADAFACTOR = optax.chain(
     optax.scale_by_factored_rms(min_dim_size_to_factor=32),
@@ -38,15 +38,15 @@ class Peak(NamedTuple):
     """A peak learning rate, and the grid that it was chosen from."""
 
     best: float
-    grid: Sequence[float]  # all peaks that were tried, in ascending order
+    grid: Sequence[float]  # all peaks tried, ascending
 
 
 def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[Peak, T]:
     """Returns the peak with the highest score, and the result of training with it.
 
-    While the best peak is at an edge of the grid, the next peak beyond this edge is tried, up to
-    `MAX_FURTHER` times. Its ratio to the edge is the ratio of the edge to its neighbor. A single
-    peak is not extended. Of equal scores, the peak nearest to the middle of the grid wins.
+    While the best peak is at an edge of the grid, the grid is extended geometrically, up to
+    `MAX_FURTHER` times. A single peak is not extended. The peak nearest to the middle of the grid
+    wins ties.
 
     >>> at_best_peak([1, 2, 4], lambda peak: (-abs(peak - 9), "a model"))
     (Peak(best=8.0, grid=[1, 2, 4, 8.0, 16.0]), (-1.0, 'a model'))
@@ -86,11 +86,10 @@ def stepped(
     The learning rate rises for a tenth of the steps and then falls linearly to 0.
 
     Args:
-      loss: a function (params, *batch) -> loss. Pass the same function in every call, so that it is
-        compiled once.
+      loss: a function (params, *batch) -> loss. The same function is compiled once.
       batch_of: a function from the indices of examples to a batch.
       peak: peak learning rate, relative to the size of a parameter.
-      batch_size: number of examples of each step; all examples if there are fewer.
+      batch_size: maximum number of examples per step.
     """
     state = _ADAFACTOR.init(params)
     step = jitted(_step, loss)

@@ -40,8 +40,7 @@ def word_features(
 ) -> dict[int, np.ndarray]:
     """Returns the features f32[W, E] of the words of the passages by layer.
 
-    The features of a word are the state of its last token, where a model that reads from left to
-    right has read the whole word.
+    The features of a word are the state of its last token.
     """
     word_states: list = [None] * len(passages)
     for i, text_states in states(trained, [passage.text for passage in passages], layers=layers):

@@ -1,4 +1,4 @@
-"""The likelihood that a trained model gives to token ids, computed as its objective allows.
+"""Likelihoods of token ids under a trained model, as its objective allows.
 
 For example:
 
@@ -39,8 +39,7 @@ class LikelihoodForm(NamedTuple):
     form: PromptForm
 
 
-# The first kind that fits one of a model's prompt forms is used. A mixture is therefore read by the
-# member that comes nearest to a probability of the whole text.
+# The first kind that fits one of a model's prompt forms is used.
 _KINDS: dict[str, Callable[[PromptForm], bool]] = {
     EXACT: lambda form: form.causal,
     BOUND: lambda form: form.mode == "unmask",
@@ -54,10 +53,9 @@ _KINDS: dict[str, Callable[[PromptForm], bool]] = {
 def likelihood_form(trained: Trained) -> LikelihoodForm:
     """Returns how this model's likelihood of a text is computed.
 
-    A mixture of causal and masked language modeling is read as a causal model, and UL2 by its
-    S-denoiser, which completes texts.
+    A mixture of causal and masked language modeling counts as causal, and UL2 uses its S-denoiser.
 
-    Raises ValueError for a model that predicts no text, such as one that embeds.
+    Raises ValueError for a model that does not predict text.
     """
     forms = trained.prompt_forms or (prompt_form(trained, mode_of(trained)),)
     for kind, fits in _KINDS.items():
@@ -75,9 +73,8 @@ def log_probs(
 ) -> list[np.ndarray]:
     """Returns the log-probabilities f64[n] of the n tokens of the rest, for each (given, rest).
 
-    Each token is predicted from the given tokens, which may be none, and from the tokens of the
-    rest before it. For PSEUDO and BOUND, it is predicted from all other tokens, with one token
-    masked at a time.
+    Each token is predicted from all tokens before it. For PSEUDO and BOUND, it is predicted from
+    all other tokens, with one token masked at a time.
     """
     if reading.kind in (EXACT, *AFTER_READING):
         prompts = [_prompt(trained, reading.form, [*given], [*rest]) for given, rest in texts]
@@ -88,7 +85,7 @@ def log_probs(
 def _prompt(
     trained: Trained, form: PromptForm, given: list[int], rest: list[int]
 ) -> tuple[Prompt, int]:
-    """Returns the prompt in which `rest` continues `given`, and the number of tokens of `rest`."""
+    """Returns the prompt in which `rest` continues `given`, and the size of `rest`."""
     if form.causal:
         return Prompt([], [*given, *rest]), len(rest)
     if form.mode == "infill" and form.blanks == "masks":

@@ -1,7 +1,6 @@
 """A bound on the likelihood of texts by the loss of a run's own objective under its noise.
 
-Block and uniform diffusion need it, since they do not hide single tokens from all others. Models
-that predict a text in a random order are measured in the orders and groups of their training.
+Block diffusion, uniform diffusion and any-order models need it.
 """
 
 import functools
@@ -32,20 +31,19 @@ def is_bounded_by_noise(subject: Subject) -> bool:
         return False
     if not subject.plan.recipe.objective.facts.bound:
         raise ValueError(
-            "The loss of the objective does not bound the likelihood, since it is a mixture or its "
-            "rates do not range from almost 0 to 1: expected a single objective with a lowest_rate "
-            "of at most 0.001 and highest_rate=1."
+            "The loss does not bound the likelihood: expected an objective that is not a mixture, "
+            "with a lowest_rate of at most 0.001 and highest_rate=1."
         )
     return True
 
 
 def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array) -> np.ndarray:
-    """Returns f64[draws, texts]: the bound on each text's nats under each draw of noise.
+    """Returns f64[draws, texts]: the bound on each text's nats, for each draw of noise.
 
     Args:
       texts: the tokens i32[n] of each text. An empty text has 0 nats.
-      keys: a key[draws, texts] for each draw of noise. Texts of equal length that share a key have
-        noise in the same places, so their difference varies little.
+      keys: keys[draws, texts]. Texts of equal length with the same key have noise in the same
+        places, so their difference varies little.
 
     Raises ValueError for a text longer than the model's positions.
     """

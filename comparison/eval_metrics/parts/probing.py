@@ -3,8 +3,8 @@
     probe = fit_probe(features_NxE, labels_N, classes=6)
     probe.predict(others_MxE)                                # i[M]
 
-Features are standardized by the training examples. The strength of the L2 penalty is the one that
-is best on the last fifth of them. A probe is therefore fair to features of any scale and width.
+Features are standardized, and the strength of the L2 penalty is chosen on the last fifth of the
+training examples, so that a probe is fair to features of any scale and width.
 
 Letters: N examples, E features, C classes.
 """
@@ -19,7 +19,7 @@ import optax
 from scipy.optimize import minimize
 
 STRENGTHS = (1e-3, 1e-2, 1e-1)  # strengths of the penalty, for a mean loss in nats
-HELD_EVERY = 5  # one in this many training examples is used to choose the strength
+HELD_EVERY = 5  # one in this many training examples chooses the strength
 ITERATIONS = 100
 
 
@@ -31,7 +31,7 @@ class Probe(NamedTuple):
     chosen_by: float  # accuracy on the training examples that chose the strength
 
     def predict(self, features_NxE) -> np.ndarray:
-        """Returns the likeliest class i[N] of each example, the first of equally likely classes."""
+        """Returns the most likely class i[N] of each example. The first class wins ties."""
         standard_NxE = (np.asarray(features_NxE) - self.mean) / self.scale
         return np.argmax(standard_NxE @ self.weights + self.bias, -1)
 
@@ -39,9 +39,9 @@ class Probe(NamedTuple):
 def fit_probe(
     features_NxE, labels_N, classes: int, strengths: Sequence[float] = STRENGTHS
 ) -> Probe:
-    """Returns the probe that is fitted to the training examples.
+    """Fits a probe to the training examples.
 
-    For constant features, it predicts the most frequent class.
+    With constant features, it predicts the majority class.
 
     Raises ValueError for features that are not finite, and for too few examples.
     """
@@ -49,8 +49,7 @@ def fit_probe(
     labels_N = np.asarray(labels_N)
     if not np.isfinite(features_NxE).all():
         raise ValueError(
-            "Got features that are not finite, expected finite numbers: the model's hidden states "
-            "are broken, perhaps because its training diverged."
+            "Got features that are not finite: the model's training may have diverged."
         )
     if len(labels_N) < HELD_EVERY:
         raise ValueError(
@@ -67,15 +66,15 @@ def fit_probe(
 
 
 def validation_mask(examples: int) -> np.ndarray:
-    """Returns a mask bool[N] of the last fifth of the examples, which choose the settings."""
+    """Returns bool[N]: the last fifth of the examples, which choose the settings."""
     return np.arange(examples) >= examples - examples // HELD_EVERY
 
 
 def best_probe(features: Mapping[Any, Any], labels_N, classes: int) -> tuple[Any, Probe]:
     """Returns the name and the probe of the best features, such as those of the best layer.
 
-    The best features are those with the highest accuracy on the examples that choose settings.
-    The first of equally good features wins.
+    Features are compared by their accuracy on the examples that choose settings. The first win
+    ties.
 
     Args:
       features: features f[N, E] by name.
@@ -90,7 +89,7 @@ def best_probe(features: Mapping[Any, Any], labels_N, classes: int) -> tuple[Any
 def probed(
     labels: dict[str, list[str]], features: Callable[[str], dict[Any, np.ndarray]]
 ) -> tuple[Any, list[str]]:
-    """Returns the layer and the predicted classes of "validation", by a probe fitted to "train".
+    """Returns the best layer and the classes of "validation" predicted by its probe.
 
     Args:
       features: a function from a split to its features f[N, E] by layer.
@@ -104,7 +103,7 @@ def _fitted(features_NxE, labels_N, classes: int, strength: float) -> Probe:
     mean, scale = standardization(features_NxE)
     standard_NxE = jnp.asarray((features_NxE - mean) / scale, jnp.float32)
     width = standard_NxE.shape[1]
-    # With constant features, the predictions stay at the shares of the classes.
+    # With constant features, predictions stay at the shares of the classes.
     start = np.concatenate([np.zeros(width * classes), log_shares(labels_N, classes)])
 
     def loss(flat):
@@ -136,7 +135,7 @@ def log_shares(labels_N: np.ndarray, classes: int) -> np.ndarray:
 
 
 def standardization(features_NxE) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the mean and the scale of each feature; the scale of a constant feature is 1."""
+    """Returns the mean and the scale of each feature, 1 for a constant feature."""
     mean = features_NxE.mean(0)
     scale = features_NxE.std(0)
     return mean, np.where(scale > 1e-6 * (1 + abs(mean)), scale, 1.0)

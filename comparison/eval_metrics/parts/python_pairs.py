@@ -4,8 +4,8 @@
     total = sum(values)          values = sum(total)          names: used before it is defined
     Return the number of         Return number the of         words
 
-Both texts consist of the same characters, so neither lengths nor frequencies distinguish them. The
-wrong code does not parse, or it reads a variable that has no value yet.
+Both texts have the same characters, so neither lengths nor frequencies distinguish them. The wrong
+code does not parse, or reads an undefined variable.
 """
 
 import ast
@@ -26,8 +26,7 @@ from ....corpora.python_library.python_sources import LibraryText, parsed
 
 CHARACTERS = (60, 200)  # smallest and largest number of characters of code
 WORDS = (8, 24)  # smallest and largest number of words of a sentence
-# Number of words before the first exchanged word, since an encoder-decoder reads the beginning that
-# both texts share.
+# Number of words before the exchange, since an encoder-decoder reads the common beginning.
 GIVEN = 3
 
 CLOSING = frozenset(")]}")
@@ -44,7 +43,7 @@ class MinimalPair(NamedTuple):
 
 
 def python_pairs(documents: Sequence[LibraryText], count: int) -> list[MinimalPair]:
-    """Returns up to `count` pairs of each kind, at most one pair of a kind from each text."""
+    """Returns up to `count` pairs of each kind, at most one per text."""
     code = _in_order(text for document in documents for text in functions_of(document))
     prose = _in_order(text for document in documents for text in sentences_of(document))
     pairs: list[MinimalPair] = []
@@ -56,7 +55,7 @@ def python_pairs(documents: Sequence[LibraryText], count: int) -> list[MinimalPa
 
 
 def _pair(kind: str, text: str, places: Callable, is_wrong: Callable) -> MinimalPair | None:
-    """Returns the pair of the first exchange that makes the text wrong, in the order of a hash."""
+    """Returns the pair of the first exchange, by hash, that makes the text wrong."""
     candidates = list(dict.fromkeys(_exchanged(text, *pair) for pair in places(text)))
     bad = next((x for x in _in_order(candidates) if x != text and is_wrong(x)), None)
     return None if bad is None else MinimalPair(kind, text, bad)
@@ -67,7 +66,7 @@ def _in_order(texts) -> list[str]:
 
 
 def _exchanged(text: str, first: slice, second: slice) -> str:
-    """Returns the text with two parts exchanged; `one` comes before `other`."""
+    """Returns the text with two parts exchanged."""
     swapped = text[second] + text[first.stop : second.start] + text[first]
     return text[: first.start] + swapped + text[second.stop :]
 
@@ -127,7 +126,7 @@ def fails_to_compile(text: str) -> bool:
 
 
 def indentations(text: str) -> Iterator[tuple[slice, slice]]:
-    """Yields the indentations of two consecutive lines, from the second line on."""
+    """Yields the indentations of consecutive lines, from the second line on."""
     starts = [match.start() for match in re.finditer(r"^", text, re.MULTILINE)]
     lines = [
         slice(start, start + len(line) - len(line.lstrip(" ")))
@@ -165,7 +164,7 @@ def words(text: str) -> Iterator[tuple[slice, slice]]:
 
 
 def neighbors(text: str, *, kind: int, strings: Collection[str]) -> Iterator[tuple[slice, slice]]:
-    """Yields consecutive tokens among the tokens of a kind that are one of these strings."""
+    """Yields consecutive tokens of a kind that are among these strings."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     matching = [t for t in tokens if t.type == kind and t.string in strings]
     places = [slice(_offset(text, *t.start), _offset(text, *t.end)) for t in matching]
@@ -184,11 +183,11 @@ def _offset(text: str, line: int, column: int) -> int:
     return sum(map(len, lines[: line - 1])) + column
 
 
-# kind -> (function that yields parts that may be exchanged, function that tests for a wrong text)
+# kind -> (function that yields candidate exchanges, function that tests for a wrong text)
 KINDS: dict[str, tuple[Callable, Callable[[str], bool]]] = {
     "brackets": (partial(neighbors, kind=tokenize.OP, strings=CLOSING), fails_to_compile),
     "indentation": (indentations, fails_to_compile),
-    "names": (names, compiles),  # An exchange by `names` is wrong although the text parses.
+    "names": (names, compiles),  # An exchange of `names` is wrong although the text parses.
     "keywords": (partial(neighbors, kind=tokenize.NAME, strings=keyword.kwlist), fails_to_compile),
     "operators": (partial(neighbors, kind=tokenize.OP, strings=OPERATORS), fails_to_compile),
     "words": (words, lambda text: True),

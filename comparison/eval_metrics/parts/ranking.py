@@ -1,4 +1,4 @@
-"""Ranking of answers by their log-probability, without training for the task.
+"""Zero-shot ranking of answers by their log-probability.
 
 For example:
 
@@ -27,9 +27,8 @@ class Question(NamedTuple):
 
     text: str
     answers: tuple[str, ...]
-    # The text after the answer (or after a text with a blank) up to the end of the document; None
-    # if it is not known. Models that predict masks read it, since training hides tokens of whole
-    # documents.
+    # The text after the answer (or after a text with a blank) up to the end of the document, if
+    # known. Masked models read it.
     after: str | None = None
 
 
@@ -46,13 +45,12 @@ def text_around(question: AnyQuestion) -> tuple[str, str]:
 def answer_log_probs(trained: Trained, questions: Sequence[AnyQuestion]) -> list[np.ndarray]:
     """Returns f64[A, 2] per question: the log-probability of each answer, in total and per token.
 
-    Each model scores answers as it was trained. An answer follows the text or fills its blank,
-    which is the middle of the text for a model that writes middles. A model that only continues
-    texts scores the whole text with the answer. A model that completes texts scores the answer and
-    the text after it. A model that predicts masks scores the tokens of the answer, all masked at
-    once, and reads the known text `after` them and end-of-sequence, as in training.
+    Models score answers as in training: as the end, the blank or the middle of the text. Causal
+    models score the whole text with the answer. Models that complete texts score the answer and the
+    text after it. Masked models score the tokens of the answer, all masked at once, and read the
+    known text `after` them and end-of-sequence.
 
-    Raises ValueError for a model that does none of these, such as a classifier.
+    Raises ValueError for any other model, such as a classifier.
     """
     mode = mode_of(trained)
     candidates = [(question, answer) for question in questions for answer in question.answers]
@@ -60,8 +58,8 @@ def answer_log_probs(trained: Trained, questions: Sequence[AnyQuestion]) -> list
         tokens = [answered_tokens(trained, question, answer) for question, answer in candidates]
         log_probs_of_answers = hidden_log_probs(trained, tokens)
     elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
-        # Score tokens, since the text before a blank may be empty or end within a word. As for a
-        # causal model, end-of-sequence is not scored, since not every answer ends its document.
+        # Score tokens, since the text before a blank may be empty or end within a word.
+        # End-of-sequence is not scored, since not every answer ends its document.
         reading = LikelihoodForm(CONDITIONAL, prompt_form(trained, mode))
         split = [_split(question.text, answer) for question, answer in candidates]
         encode = trained.encode
@@ -75,8 +73,8 @@ def answer_log_probs(trained: Trained, questions: Sequence[AnyQuestion]) -> list
         log_probs_of_answers = [np.array(scored.log_probs) for scored in score(trained, pairs)]
     else:
         raise ValueError(
-            f"Got a model in mode {mode!r}, expected one that writes text or predicts masks, since "
-            "ranking answers needs the probability of text: use finetune or classify."
+            f"Got a model in mode {mode!r}, expected one that writes text or predicts masks: use "
+            "finetune or classify."
         )
     answer_scores = iter(
         [[np.sum(log_probs), np.mean(log_probs)] for log_probs in log_probs_of_answers]
@@ -100,7 +98,7 @@ def share_right(scores_A: np.ndarray, right: int | slice) -> float:
 def _middle(trained: Trained, text: str, answer: str) -> tuple[Prompt, int]:
     """Returns the prompt with the answer, and the number of tokens that are scored.
 
-    The answer is the middle of the text. It continues a text without a blank.
+    The answer is the middle of the text, or its continuation without a blank.
     """
     if not BLANK.search(text):
         return scoring.answered_prompt(trained, text, answer)
@@ -138,7 +136,7 @@ def answered_tokens(
 ) -> tuple[list[int], list[int]]:
     """Returns the tokens of the text with the answer, and the slots of the answer's tokens.
 
-    The tokens end with end-of-sequence if the text after the answer is known.
+    If the text after the answer is known, the tokens end with end-of-sequence.
     """
     before, after = text_around(question)
     tokens = trained.encode(before + answer + after)

@@ -3,8 +3,7 @@
     first language     adjective noun verb adjective noun
     second language    noun adjective noun adjective verb
 
-Every word and every sentence has exactly one translation. A model that has learned the words and
-their order translates everything correctly. A model that has not cannot copy anything useful.
+Every word and sentence has exactly one translation, and nothing can be copied.
 """
 
 import numpy as np
