@@ -5,14 +5,12 @@
 
 A builder returns a `Model`. It takes:
 
-- `vocab_size`, the number of rows of the embedding and of logits. It may exceed the number of token
-  ids in use.
+- `vocab_size`, the number of rows of the embedding and of logits, at least the number of token ids.
 - `heads`, the names of the heads that the objective needs.
-- the fields of `models.config.Config`.
+- fields of `models.config.Config`.
 
-It raises ValueError for a setting that is unknown, missing or out of range, and for settings that
-exclude each other. `add_head` and `register_attention` add heads and attention mechanisms of your
-own.
+It raises ValueError for invalid or missing settings. `add_head` and `register_attention` add your
+own heads and attention mechanisms.
 """
 
 from .attention_mechanisms import Mechanism as Mechanism

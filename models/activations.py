@@ -20,8 +20,8 @@ def gelu_exact(x):
 
         gelu_exact(jnp.array([-1.0, 0.0, 1.0]))  # [-0.1587, 0, 0.8413]
 
-    This is the definition by the error function (Hendrycks and Gimpel 2016, arXiv:1606.08415). The
-    gradient uses a derivative that the forward pass saves. Recomputing it takes twice as long.
+    This is the exact GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415). The forward pass saves the
+    derivative, since recomputing it takes twice as long.
     """
     return _with_derivative(x)[0]
 

@@ -42,24 +42,22 @@ def attend(
     Scores are `q · k + bias`, without a scale; the softmax is in float32. G < H is grouped-query
     attention: H / G consecutive query heads share a key head.
 
-    The forward pass saves only the output and the log-sum-exp (LSE) of the scores. The gradient
-    recomputes the probabilities (Dao et al. 2022, arXiv:2205.14135). On CPU, plain attention is
-    limited by memory bandwidth, so rows are computed one after another: the scores of a row fit
-    into the cache.
+    The forward pass saves only the output and the log-sum-exp (LSE) of the scores, and the gradient
+    recomputes the probabilities (Dao et al. 2022, arXiv:2205.14135). On CPU, rows are computed one
+    after another, so that their scores fit in the cache.
 
     Args:
-      intervals_Bx2xT: the keys of each query. If there are none, the LSE is so low that
-        `combine_attention` gives the output no weight.
+      intervals_Bx2xT: the keys of each query. Without keys, the LSE is so low that
+        `combine_attention` ignores the output.
       bias_HxTxS: a bias that all rows share, with a gradient.
-      softcap: if given, products become `softcap * tanh(q · k / softcap)` (Gemma 2,
-        arXiv:2408.00118).
+      softcap: products become `softcap * tanh(q · k / softcap)` (Gemma 2, arXiv:2408.00118).
 
     Returns:
       The output [B, T, H, d] in the dtype of `v`, and the LSE f32[B, H, T].
     """
     if num_shards("length", q_BxTxHxd.shape[1]) > 1:
-        # Every device has all keys. They are repeated for each query head, because attention joins
-        # the heads of a group with the queries, and joined queries could not be sharded.
+        # Keys are repeated for each query head: attention joins the heads of a group with the
+        # queries, and joined queries could not be sharded.
         share = q_BxTxHxd.shape[2] // k_BxSxGxd.shape[2]
         repeated = (jnp.repeat(x, share, 2) for x in (k_BxSxGxd, v_BxSxGxd))
         k_BxSxGxd, v_BxSxGxd = (constrain(x, "batch", None, "heads", "kv") for x in repeated)
@@ -117,8 +115,8 @@ def attend_cached(
 ):
     """`attend` for a few queries over a KV cache whose heads come before its slots.
 
-    Decoding reads all keys for each token. With heads first, each product is a plain batch of
-    matrix products, which took a tenth of the time on CPU (32 rows, 256 keys, 8 heads of 64).
+    With heads first, each product is a plain batch of matrix products, which took a tenth of the
+    time on CPU (32 rows, 256 keys, 8 heads of 64).
     """
     (rows, queries, heads, width), groups = q_BxTxHxd.shape, k_BxGxSxd.shape[1]
     q_BxGxUxd = jnp.swapaxes(q_BxTxHxd, 1, 2).reshape(rows, groups, -1, width)
@@ -210,8 +208,7 @@ def _row_backward(row, bias_HxTxS, softcap):
     d_products_GxUxS = _by_group(d_products_HxTxS, groups).astype(dtype)
     p_GxUxS = _by_group(p_HxTxS, groups).astype(dtype)
     d_q = _heads_back(_dot("gus,gsd->gud", d_products_GxUxS, k_GxSxd), heads)
-    # These products are computed transposed, and transposed back: XLA on CPU would copy a
-    # transposed first operand.
+    # XLA on CPU would copy a transposed first operand, so these products are transposed.
     d_k = _heads_back(_dot("gud,gus->gds", q_GxUxd, d_products_GxUxS).swapaxes(1, 2), groups)
     d_v = _heads_back(_dot("gud,gus->gds", d_out_GxUxd, p_GxUxS).swapaxes(1, 2), groups)
     return d_q.astype(dtype), d_k.astype(dtype), d_v.astype(dtype), d_scores_HxTxS
@@ -246,7 +243,7 @@ def _scores(products_HxTxS, intervals_2xT, bias_HxTxS):
 
 
 # Heads come first, and the queries of a group's heads are joined, U = H / G · T. Every product is
-# then a plain batch of matrix products: in other axis orders, XLA on CPU is half as fast.
+# then a plain batch of matrix products, which is twice as fast in XLA on CPU.
 
 
 def _heads_first(x_TxHxd, groups):

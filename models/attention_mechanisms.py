@@ -7,9 +7,8 @@
 
     models.decoder(32000, attention="sigmoid", …)
 
-The files in `models/kernels/` register their mechanisms in the same way, and `models.attention`
-registers "plain". `Config` rejects settings that a mechanism does not support. A training run
-rejects devices that the mechanism does not support.
+`models/kernels/` and `models.attention` register the built-in mechanisms. `Config` rejects
+unsupported settings, and a training run rejects unsupported devices.
 
 Letters: B rows, T queries, S keys, H query heads, G key heads (G divides H), d width of a head.
 """
@@ -21,12 +20,12 @@ import jax
 
 
 class Mechanism(NamedTuple):
-    """An attention mechanism: what it computes, and what it supports.
+    """An attention mechanism: its functions, and what it supports.
 
-    Training, evaluation and the first call of decoding use `attend`, which JAX must be able to
-    differentiate. The later calls of decoding use `attend_cached`, which must compute the same
-    function. Both return the outputs [B, T, H, d] in the dtype of the values, and the log-sum-exp
-    (LSE) of the scores f32[B, H, T], or None without `returns_lse`.
+    Training, evaluation and prefill use `attend`, which must be differentiable. Later decoding
+    calls use `attend_cached`, which must compute the same function. Both return the outputs [B, T,
+    H, d] in the dtype of the values, and the log-sum-exp (LSE) of the scores f32[B, H, T], or None
+    without `returns_lse`.
 
         attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias, softcap)
         attend_cached(q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias_BxHxTxS, softcap)
@@ -40,8 +39,7 @@ class Mechanism(NamedTuple):
     attend: Callable[..., tuple[jax.Array, jax.Array | None]]
     attend_cached: Callable[..., tuple[jax.Array, jax.Array | None]]
 
-    # Whether it computes softmax attention, as all models of Hugging Face and T5X do. Models with
-    # any other mechanism cannot be converted to theirs.
+    # Whether it computes softmax attention. Only such models can be converted to Hugging Face.
     is_softmax: bool = False
     # The shape of T5's bias that `attend` takes. "slots": f32[H, T, S]. "distances":
     # f32[H, 2 * MAX_DISTANCE + 1], by key slot - query slot (`positions.RelativeBias`). None means
@@ -57,8 +55,7 @@ class Mechanism(NamedTuple):
     # (`Config`, device) -> None. Raises ValueError for a device of these platforms that cannot
     # train with the mechanism.
     check_device: Callable[[Any, jax.Device], None] = lambda config, device: None
-    # Number of slots -> number of padding slots to add to each row before the first layer, for
-    # speed.
+    # Number of slots -> number of padding slots to add to each row, for speed.
     padding: Callable[[int], int] = lambda slots: 0
     # Number of slots -> whether the mechanism is faster with arrays [H, d, B T] than [B, T, H, d].
     slots_last: Callable[[int], bool] = lambda slots: False
@@ -69,7 +66,7 @@ MECHANISMS: dict[str, Mechanism] = {}
 
 
 def register_attention(mechanism: Mechanism) -> None:
-    """Makes a mechanism available to all models, or replaces the mechanism of this name."""
+    """Registers a mechanism for all models, or replaces the mechanism of this name."""
     MECHANISMS[mechanism.name] = mechanism
 
 

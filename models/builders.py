@@ -16,7 +16,7 @@ from .transformer import ENCODED, Transformer
 
 
 class Part(NamedTuple):
-    """A Transformer inside a larger network, which is kept after pre-training."""
+    """The part of a larger network that is kept after pre-training."""
 
     config: Config
     params: dict  # parameters of `model_of(config)`
@@ -26,9 +26,8 @@ class Part(NamedTuple):
 class Model(NamedTuple):
     """A network as pure functions.
 
-    A model of your own needs only the first six fields to be trained, evaluated and decoded.
-    `prefill` and `extend` make decoding fast: without them, each new token reads its whole row
-    again (`models.uncached`).
+    A model of your own needs only the first six fields. Without `prefill` and `extend`, decoding
+    reads the whole row again for each token (`models.uncached`).
 
         model = models.decoder(vocab_size=512, emb_dim=128, num_heads=4, head_dim=32,
                                mlp_dim=384, num_layers=4)
@@ -47,29 +46,27 @@ class Model(NamedTuple):
     `cross_key_intervals` [B, 2, T] of decoder queries over encoder keys. Given only the encoder's
     arrays, it returns the encoder's hidden states.
 
-    Intervals are the only attention mask. They are not empty: a padding query attends to itself, or
-    to key 0 of the encoder. If a batch has `…_types` (token types 0 or 1) or `…_block_positions`,
-    their embeddings are added.
+    Intervals are the only attention mask, and are never empty: padding attends to itself, or to key
+    0 of the encoder. If a batch has `…_types` (token types 0 or 1) or `…_block_positions`, their
+    embeddings are added.
 
-    A slot may also hold a bag of tokens, whose embedding is the mean of the tokens' embeddings.
-    Then `…_bag_sizes` [B, T] has the number of tokens of each slot's bag; 0 and 1 both mean a
-    single token. `…_bag_tokens` [B, N, T] has the tokens after the first, which is in
-    `…_input_tokens`.
+    A slot may also have a bag of tokens, whose embeddings are averaged. `…_bag_sizes` [B, T] has
+    the number of tokens of each bag, where 0 also means a single token. `…_bag_tokens` [B, N, T]
+    has the tokens after the first, which is in `…_input_tokens`.
 
-    A decoder's batch may have a noised copy of each token, whose hidden state is in
-    `outputs.hidden['noised']`. The copies have the same four arrays as `noised_…`, whose key
-    intervals are over copies. `noised_clean_intervals` [B, 2, T] are the intervals of copies over
-    decoder tokens. These intervals may be empty, since the queries have other keys. For the same
-    reason `cross_key_intervals` may be empty in a model with `merged_attention`.
+    A decoder's batch may have a noised copy of each token, with hidden states
+    `outputs.hidden['noised']` and the same four arrays as `noised_…`, whose key intervals are over
+    copies. `noised_clean_intervals` [B, 2, T] are the intervals of copies over decoder tokens. They
+    may be empty, and so may `cross_key_intervals` with `merged_attention`.
 
     Decoding token by token uses a KV cache:
 
         outputs, cache = model.prefill(params, batch, capacity=64)    # a batch as above, T <= 64
         outputs, cache = model.extend(params, cache, next_batch)      # the next T tokens, mostly 1
 
-    `next_batch` has only the decoder's arrays, `cross_key_intervals`, and `decoder_cache_slots`
-    [B, T]: the cache slot for each token, 0 <= slot < capacity. Key intervals are over cache slots,
-    and cross intervals over the encoder's slots. Writing to a used slot overwrites it.
+    `next_batch` has only the decoder's arrays, `cross_key_intervals`, and `decoder_cache_slots` [B,
+    T]: the cache slot for each token, 0 <= slot < capacity. Key intervals are over cache slots, and
+    cross intervals over the encoder's slots.
     """
 
     # (key, batch) -> fresh float32 parameters for batches of these shapes, as a nested dict of
@@ -78,13 +75,13 @@ class Model(NamedTuple):
     init: Callable[[jax.Array, dict], dict]
     # (params, batch, rngs=None) -> `Outputs`. rngs={'dropout': key} turns dropout on.
     apply: Callable[..., "Outputs"]
-    # 'encoder_decoder', 'decoder' or 'encoder', which decides the arrays of a batch.
+    # 'encoder_decoder', 'decoder' or 'encoder', which determines the arrays of a batch.
     layout: str
     heads: tuple[str, ...]  # names that `Outputs.head` accepts, and 'ahead_2', 'ahead_3', …
     # Lengths by name -> floating-point operations of a row's forward pass; see `forward_flops`.
     flops: Callable[[dict[str, int]], int]
     vocab_size: int  # number of rows of the embedding, and of logits
-    max_positions: int = 0  # length of the longest row, in slots; 0 means any length
+    max_positions: int = 0  # maximum number of slots of a row; 0: any number
     config: Config | None = None  # settings of a `Transformer`; None for other networks
     # (params, batch, capacity) -> `Outputs` and the KV cache.
     prefill: Callable[..., tuple["Outputs", Any]] | None = None
@@ -92,25 +89,24 @@ class Model(NamedTuple):
     extend: Callable[[dict, Any, dict], tuple["Outputs", Any]] | None = None
     part: Callable[[dict], Part] | None = None  # params -> the part kept after pre-training
     attention: str | None = None  # `Config.attention`; None for a network of your own
-    # Number of texts of a pair that each have an encoder, as in `two_towers`. None: any number.
+    # Number of texts of a pair with separate encoders, as in `two_towers`. None: any number.
     texts: int | None = None
 
 
 class Outputs(NamedTuple):
-    """The outputs of a forward pass: hidden states, and heads to apply to them.
+    """The outputs of a forward pass: hidden states, and heads that map them to logits.
 
         logits = outputs.head("vocabulary", outputs.hidden["top"][:, -1])    # f32[B, V]
 
-    Heads are lazy so that a loss can gather the labeled slots first, since the vocabulary
-    projection is most of the cost. This is not a pytree: use it inside the jitted function that
-    called `apply`.
+    Heads are lazy, so that a loss can first gather the labeled slots. This is not a pytree: use it
+    inside the jitted function that called `apply`.
     """
 
     hidden: dict  # {'top': [B, T, E]} in the compute dtype, after the final norm; see `objectives`
     # (name, hidden [..., E]) -> float32 [..., V]. Raises ValueError for an unknown name.
     head: Callable
-    # (name, hidden) -> a `Projection` for a head over the vocabulary, and None for other heads. A
-    # `Projection` saves losses an array [B, T, V].
+    # (name, hidden) -> a `Projection` for heads over the vocabulary, which avoids an array [B, T,
+    # V], and None for other heads.
     projection: Callable | None = None
     routing: Routing | None = None  # statistics of the routers of sparse layers
     # Weight of the squared log-partition in the loss, which a training step sets.
@@ -148,9 +144,9 @@ def encoder_decoder(
 
         models.encoder_decoder(32128)                  # T5 1.1 small: 76,961,152 parameters
 
-    By default, layers have an RMS norm before each sublayer and after the last layer, no biases, a
-    gated MLP and unscaled attention scores. Relative positions have 32 buckets up to distance 128,
-    and one table per stack (Raffel et al. 2020, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202).
+    By default, layers are pre-norm with RMS norms, without biases, with a gated MLP and unscaled
+    attention scores. Relative positions have 32 buckets up to distance 128, and one table per stack
+    (Raffel et al. 2020, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202).
 
     Args:
       heads: 'vocabulary', or 'classes' for an imported classifier.
@@ -173,9 +169,9 @@ def decoder(
 
         models.decoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048, num_layers=12)
 
-    By default, layers have an RMS norm before each sublayer and after the last layer, no biases, a
-    gated MLP, and rotary positions in rotate-half order. Scores are scaled by head_dim**-0.5
-    (Touvron et al. 2023, arXiv:2302.13971). The batch's key intervals make the attention causal.
+    By default, layers are pre-norm with RMS norms, without biases, with a gated MLP and rotary
+    positions in rotate-half order. Scores are scaled by head_dim**-0.5 (Touvron et al. 2023,
+    arXiv:2302.13971). The batch's key intervals make the attention causal.
 
     Args:
       heads: 'vocabulary'; 'ahead_2' … 'ahead_n' if an objective predicts n tokens at once;
@@ -187,10 +183,9 @@ def decoder(
       num_layers: number of layers.
       ahead: how the heads 'ahead_2' … predict their tokens. 'parallel': each has its own last
         layer, on a trunk of num_layers - 1 layers (Gloeckle et al. 2024). 'sequential': each has a
-        module on the states of the previous one (DeepSeek-V3). 'linear': each has a norm and a
-        linear layer on the states of the last layer. 'projections': each has a norm and a
-        vocabulary projection on these states. The first three share the model's vocabulary
-        projection.
+        module on the previous module's states (DeepSeek-V3). 'linear': each has a norm and a linear
+        layer on the last states. 'projections': each has a norm and a separate vocabulary
+        projection. The others share the model's vocabulary projection.
       settings: any field of `models.config.Config`. emb_dim, num_heads, head_dim and mlp_dim are
         required.
     """
@@ -206,14 +201,13 @@ def encoder(vocab_size: int, heads: Iterable[str] = ("vocabulary",), **settings:
 
         models.encoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=1152, num_layers=22)
 
-    The layers are the same as in `decoder` (Warner et al. 2024, arXiv:2412.13663), and there are
-    two token types. Dropout is drawn for each slot separately, since it is the only difference
-    between SimCSE's two views of a text.
+    Layers are the same as in `decoder` (Warner et al. 2024, arXiv:2412.13663), with two token
+    types. Dropout is drawn separately for each slot, as SimCSE's views require.
 
     Args:
       heads: names of heads: 'vocabulary', 'pair', 'stop', 'classes', 'token_classes', 'embedding',
-        'logit_scale', 'replaced'. A mapping from names to numbers of classes, as objectives have
-        it, also sets num_classes.
+        'logit_scale', 'replaced'. A mapping to numbers of classes, as in objectives, also sets
+        num_classes.
       settings: num_layers, and any field of `models.config.Config`. emb_dim, num_heads, head_dim
         and mlp_dim are required.
     """
@@ -228,9 +222,9 @@ def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers: Count, **se
 
 
 def _config(vocab_size, builder, defaults, heads, settings, **fixed) -> Config:
-    """Returns a `Config` with those heads that the builder supports.
+    """Returns a `Config` with the heads that the builder supports.
 
-    Other heads are left out; the check of a run rejects them.
+    A run's checks reject others.
     """
     absent = dict(num_encoder_layers=0, num_decoder_layers=0, num_ahead=0, ahead="parallel")
     available = tuple(name for name in heads_of(builder) if name in heads)
@@ -258,9 +252,9 @@ def _with_classes(heads, settings: dict) -> dict:
 
 
 def later_keys_flops(config, slots):
-    """Returns the part of `forward_flops` for the keys after each query of a decoder's row.
+    """Returns the part of `forward_flops` for the keys after each query, half of all pairs.
 
-    These are half of all query-key pairs. MaxText does not count them in causal models.
+    MaxText does not count them in causal models.
     """
     return _decoder_layers(config) * 2 * slots**2 * config.num_heads * config.head_dim
 
@@ -273,9 +267,9 @@ def _decoder_layers(config):
 def forward_flops(config, lengths: Mapping[str, int]):
     """Returns the floating-point operations of a row's forward pass, two for each multiply-add.
 
-    The number includes products with weights, and attention between all queries and keys, even keys
-    outside a query's interval. Sparse layers count the router and the experts that process a token.
-    A training step takes three times this number; recomputation does not count.
+    This includes products with weights, and attention between all queries and keys, even outside of
+    intervals. Sparse layers count the router and the active experts. A training step takes three
+    times this number, without recomputation.
 
     Args:
       lengths: 'decoder', the slots of the decoder; 'predict', the slots that reach the vocabulary
@@ -371,8 +365,8 @@ def from_network(
         `head(name, hidden)`. If it also has `projection(name, hidden)`, `Outputs` does too.
       layout: 'encoder_decoder', 'decoder' or 'encoder'.
       heads: names that the method `head` accepts.
-      hidden: names of further hidden states that `__call__` returns. Objectives list the hidden
-        states that they need among their heads.
+      hidden: names of other hidden states that `__call__` returns, which objectives list among
+        their heads.
       fields: other fields of `Model`.
     """
 

@@ -14,7 +14,7 @@ from ..constraints import NonNegative, OpenShare, Positive, check_fields, near
 from .activations import Activation
 from .attention_mechanisms import MECHANISMS, Mechanism
 
-# The limit is above the depth of any model, and low enough that checking a model is fast.
+# above the depth of any model, but low enough for fast checks
 Layers = Annotated[int, Interval(ge=0, le=4096)]
 Size = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # ids and slots are int32
 SizeOrZero = Annotated[int, Interval(ge=0, le=2**31 - 1)]
@@ -26,17 +26,16 @@ class Config:
 
         models.decoder(32000, num_layers=12, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048)
 
-    Builders set `vocab_size`, the numbers of layers and `heads`. Every other field is a keyword
-    argument of every builder. The values of published models are in `gin_configs/models`.
-    `models.transformer` defines the letters of the shapes.
+    Builders set `vocab_size`, the numbers of layers and `heads`. All other fields are keyword
+    arguments of every builder. `gin_configs/models` has the values of published models, and
+    `models.transformer` defines the letters.
 
     Raises:
       ValueError: A value is out of range, excludes another value, or would have no effect. The
         message names the value and what to change.
     """
 
-    # V, the number of rows of the embedding and the width of the logits. It may exceed the number
-    # of token ids in use.
+    # V, the number of rows of the embedding and the width of the logits
     vocab_size: Size
     num_encoder_layers: Layers  # 0 for a decoder alone
     num_decoder_layers: Layers  # 0 for an encoder alone
@@ -60,13 +59,11 @@ class Config:
     # MLP. 0 means no sparse layers.
     num_experts: SizeOrZero = 0
     experts_per_token: Size = 2  # K, the number of experts that process each token
-    # Whether the K weights of a token sum to 1, as in Mixtral. Switch has K = 1 and False: if the
-    # only weight is always 1, the loss has no gradient for the router. A run that starts from
-    # fresh parameters rejects that combination.
+    # Whether the K weights of a token sum to 1, as in Mixtral. Switch has K = 1 and False, since a
+    # single weight of 1 gives the router no gradient.
     normalize_expert_weights: bool = True
-    # Number of tokens of a document that each expert processes, counted from the first. It leaves
-    # later tokens unchanged, as in Switch. None means all tokens. Decoding applies it to the
-    # prompt; an expert processes all generated tokens, whether a call reads one or several.
+    # Maximum number of tokens of a document that each expert processes; later tokens are unchanged,
+    # as in Switch. None: all tokens. In decoding, it applies only to the prompt.
     expert_capacity: Size | None = None
     sparse_every: Size = 1  # every sparse_every-th layer is sparse, the others dense (Switch: 2)
 
@@ -95,8 +92,8 @@ class Config:
     positions: Literal["relative", "rotary", "learned", "none"] = "rotary"
     relative_in_every_layer: bool = False  # a bias table per layer, as in umT5, not per stack
     rope_theta: Positive = 10_000.0  # base of the rotary wavelengths (arXiv:2104.09864)
-    # Stretches rotary wavelengths for texts longer than the training texts: (factor,) for all, or
-    # LLaMA 3's (factor, low frequency factor, high frequency factor, trained length).
+    # Stretches rotary wavelengths for long texts: (factor,) for all, or LLaMA 3's (factor, low
+    # frequency factor, high frequency factor, trained length).
     rope_scaling: tuple[float, ...] | None = None
     rope_float16: bool = False  # rotary frequencies are rounded to float16 (the published ESM-2)
     max_positions: SizeOrZero = 0  # length of the longest row, for learned positions
@@ -150,13 +147,12 @@ class Config:
     init_stddev: Positive | None = None
     # Divides weights that write to the residual stream by the square root of their number (GPT-2).
     init_scaled_by_depth: bool = False
-    # How strongly each head initially attends to one near key, for relative positions; see
-    # `models.positions.local_biases`. With 0, heads initially attend to all keys equally.
+    # How strongly each head initially attends to one near key, for relative positions
+    # (`models.positions.local_biases`). 0: to all keys equally.
     init_locality: NonNegative = 0.0
-    # Initializes the keys of cross-attention with the weights of the queries. A token then attends
-    # to the encoder's slots of the same token: T5's sentinel attends to the blank that it fills.
-    # Mimetic initialization does this to self-attention (Trockman & Kolter 2023,
-    # arXiv:2305.09828).
+    # Initializes the keys of cross-attention with the weights of the queries, so that a token first
+    # attends to equal tokens of the encoder, such as T5's sentinels. Mimetic initialization does
+    # this in self-attention (Trockman & Kolter 2023, arXiv:2305.09828).
     init_matching: bool = False
 
     # --- training
@@ -174,9 +170,9 @@ class Config:
     remat_policy: Literal["none", "minimal", "full"] = "minimal"  # what the gradient recomputes
     # Stacks the parameters of all layers and loops over them. False: separate arrays per layer.
     scan_layers: bool = True
-    # Unrolls the loop over stacked parameters, which takes several times as long to compile. The
-    # compiler then copies less for the gradient. Unless `remat_policy` is "full", it also keeps
-    # the activations that fit in memory instead of recomputing them.
+    # Unrolls the loop over stacked parameters. Compilation takes several times as long, but the
+    # compiler copies less for the gradient and, unless `remat_policy` is "full", recomputes only
+    # what does not fit in memory.
     unroll_scan: bool = False
 
     # --- multi-token prediction by a decoder
@@ -249,7 +245,7 @@ class Config:
 
 
 def numbered(heads: Iterable[str], kind: str) -> list[int]:
-    """Returns the numbers of the heads of a kind that a decoder has for every number.
+    """Returns the numbers of a decoder's numbered heads of a kind.
 
     The kinds are "ahead", hidden states for a token after the next one, and "depth", hidden states
     after a percentage of the layers.

@@ -48,26 +48,23 @@ def embedding_denoiser(
     without noise has q = 0, and z = e.
 
     The logits of a slot are the products of all embeddings with `out(h) + a / s**2 * z`, where h is
-    the encoder's last state. Since `out` is 0 at first, the model begins with the exact
-    probabilities of the tokens given z, for independent tokens that are all equally frequent.
+    the encoder's last state. Since `out` is 0 at first, the initial probabilities are exact for
+    independent, equally frequent tokens.
 
-    The encoder may also read its own estimate of the text, the mean embedding under its
-    predictions (self-conditioning; Chen et al. 2022, arXiv:2208.04202). The estimate is from a
-    first pass without it, through which no gradient passes.
+    The encoder may also read its own estimate of the text, the mean embedding under its predictions
+    in a first pass without gradient (self-conditioning; Chen et al. 2022, arXiv:2208.04202).
 
-    The network is that of Chen et al. 2026 (arXiv:2604.11748) and their published code, with two
-    differences: the time is added to the inputs instead of scaling every layer (adaLN), and
-    logits have the same embeddings as the inputs instead of separate ones.
+    Differences from Chen et al. 2026 (arXiv:2604.11748) and their published code: the time is added
+    to the inputs instead of scaling every layer (adaLN), and embeddings are tied.
 
     Args:
       heads: 'denoised', the vocabulary projection; `objectives.embedding_diffusion` requires it.
-      location: of the Gumbel distribution. None: 4.723 + log(emb_dim / 768). The authors' training
-        ended with 4.723 and the scale 0.852, at a width of 768. With this shift, the tokens of a
-        narrower model are equally hard to tell apart.
-      scale: of the Gumbel distribution.
+      location: location of the Gumbel distribution. None: 4.723 + log(emb_dim / 768), from the end
+        of the authors' training at a width of 768.
+      scale: scale of the Gumbel distribution.
       encoder_settings: settings of the encoder, as in `encoder`.
 
-    A batch is that of `encoder`, and may have
+    A batch is a batch of `encoder`, and may have
 
         encoder_noise_levels       i32[B, T]      q as a 24-bit integer; 0 without noise
         encoder_noise_seeds        i32[B, T]      seed of the noise
@@ -76,9 +73,8 @@ def embedding_denoiser(
         encoder_estimates          f32[B, T, E]   estimates, in place of a first pass
         encoder_next_levels        i32[B, T]      the next level of the flow from noise to text
 
-    The hidden states are 'top' [B, T, E], which `denoised` projects. With next levels, they are
-    also 'estimates' [B, T, E] and 'next_noised' [B, T, E], which is z at these levels: the exact
-    solution of the flow if the estimate does not change on the way.
+    The hidden states are 'top' [B, T, E], which `denoised` projects, and with next levels
+    'estimates' [B, T, E] and 'next_noised' [B, T, E]: z at these levels for a constant estimate.
 
     Raises ValueError if `embedding_dim` is set, since noise has the width of the encoder.
     """

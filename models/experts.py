@@ -1,15 +1,14 @@
-"""Sparse layers, in which a few of many expert MLPs process each token.
+"""Sparse layers (mixtures of experts): a few of many expert MLPs process each token.
 
 Letters: B rows, T slots, E width of the residual stream, M width of an expert, N experts, K experts
 of a token. A = B · T · K is the number of assignments of a token to an expert, and S = T or 1 the
 number of dropout draws. On a mesh, n is the number of tokens of a device, D the number of devices
 that share experts, and N the number of experts of each.
 
-A router gives every token a probability for each expert. The top K experts process the token, and
-their outputs are summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538).
-No token is dropped, unless the model has an `expert_capacity`. Assignments are sorted by expert,
-and a grouped product multiplies each group by the weights of its expert (Gale et al. 2022,
-arXiv:2211.15841). Experts do not process padding.
+A router gives every token a probability for each expert. The outputs of the top K experts are
+summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538). No token is
+dropped, unless the model has an `expert_capacity`. Assignments are sorted by expert for grouped
+products (Gale et al. 2022, arXiv:2211.15841), without padding.
 
 On a mesh, experts are sharded over the mesh axis of "experts" (expert parallelism, Lepikhin et al.
 2020, arXiv:2006.16668). An all-to-all sends the tokens of each device to the devices that have
@@ -89,8 +88,8 @@ class Experts(nn.Module):
         is_token_BxT = segment_ids_BxT > 0
         init = partitioned(weights(c), "embed", None)
         router_ExN = self.param("router", init, (c.emb_dim, c.num_experts))
-        # The product is computed in full float32, since TPUs and GPUs round operands by default.
-        # Rounded logits choose different experts (arXiv:2101.03961, section 2.4).
+        # Full float32, since rounded logits choose different experts (arXiv:2101.03961, section
+        # 2.4).
         x_BxTxE = x_BxTxE.astype(jnp.float32)
         logits_BxTxN = jnp.einsum("bte,en->btn", x_BxTxE, router_ExN, precision="highest")
         probabilities_BxTxN = jax.nn.softmax(logits_BxTxN)
@@ -118,8 +117,8 @@ class Experts(nn.Module):
     def _kept(self, shape):
         """Returns the dropout factors inside experts, the same for all experts of a token.
 
-        None means no dropout. The factors are drawn before tokens are sent to experts, so that they
-        are the same on every mesh.
+        None: no dropout. Factors are drawn before tokens are sent, so that they are equal on every
+        mesh.
         """
         c = self.config
         if not c.dropout_rate or not c.dropout_inside or not self.has_rng("dropout"):
@@ -196,7 +195,7 @@ def _contributions(activations, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
         checkpoint_name(grouped_product(x_AxE, kernel, sizes_N), GROUPED_PRODUCT)
         for kernel in kernels_in
     ]
-    # The weights are applied before the last product. Their gradient then does not need its result.
+    # Weights are applied before the last product, whose result their gradient then does not need.
     inner_AxM = activated(activations, projections) * weight_A[:, None].astype(jnp.float32)
     if draw_A is not None:
         inner_AxM *= kept_SxM[draw_A]
@@ -333,9 +332,9 @@ class _Assigned(NamedTuple):
 def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
     """Returns the contributions of all experts to the tokens of a device.
 
-    Each token is sent to the devices along these mesh axes that have its experts. In a turn, a
-    device sends the same number of rows to every device, slightly more than it has if experts are
-    balanced. The remaining rows follow in further turns.
+    Each token is sent to the devices of its experts. In a turn, a device sends the same number of
+    rows to every device, slightly more than balanced experts need. Remaining rows follow in further
+    turns.
     """
     D = lax.axis_size(axes)
     N = len(kernels[-1])
@@ -406,8 +405,8 @@ def _exchanged(x, axes):
 def _in_turns(compute, turns, assigned: _Assigned, *arrays):
     """Returns the sum of `compute` over the turns.
 
-    JAX cannot differentiate a loop whose length is known only at run time, so the gradient is
-    written by hand. It saves the residuals of the first turn, and recomputes the further turns.
+    The gradient of this loop of dynamic length is explicit. It saves the residuals of the first
+    turn, and recomputes further turns.
     """
     return _plus_further_turns(compute, turns, assigned, arrays, compute(0, assigned, *arrays))
 

@@ -1,6 +1,6 @@
 """Heads: small modules that map hidden states [..., E] to the inputs of a loss.
 
-The usual vocabulary projection is in `models.transformer`, since it may share the embedding.
+The main vocabulary projection is in `models.transformer`, since it may share the embedding.
 """
 
 import math
@@ -21,7 +21,7 @@ from .sharding import constrain, num_shards, partitioned
 class Projection(NamedTuple):
     """The parts of a projection onto classes, whose logits are `finish(states @ kernel)`, float32.
 
-    A loss can compute the logits piece by piece, and does not need them all in memory.
+    A loss can compute the logits piece by piece.
     """
 
     states: jax.Array  # [..., E] in the compute dtype
@@ -49,8 +49,7 @@ def projection(states, embedding_VxE, finish: Callable) -> Projection:
 
 @jax.custom_vjp
 def _gathered(kernel_ExV):
-    # The kernel is gathered before the loss reads it piece by piece. Inside that loop XLA would
-    # gather it for every piece.
+    # The kernel is gathered once, since XLA would otherwise gather it for every piece of a loss.
     return constrain(kernel_ExV, None, "vocab")
 
 
@@ -61,10 +60,10 @@ _gathered.defvjp(
 
 
 class ClassificationHead(nn.Module):
-    """Logits of the classes of a text, a pair or a token, from its state: float32 [..., classes].
+    """Logits of the classes of a text, a pair or a token: float32 [..., classes].
 
-    The head is a layer, such as BERT's pooler, and a linear classifier (Devlin et al. 2019). With
-    one class it is a regression.
+    The head is a layer, such as BERT's pooler, and a linear classifier
+    (Devlin et al. 2019), or with one class a regression.
     """
 
     classes: int
@@ -101,8 +100,8 @@ class EmbeddingHead(nn.Module):
 class LogitScale(nn.Module):
     """A learned factor of similarities, which does not depend on the hidden states: float32 [].
 
-    It starts at 1 / 0.07 and is clipped at 100 (Radford et al. 2021, CLIP, arXiv:2103.00020). The
-    gradient is not clipped, so that the factor can fall again.
+    It starts at 1 / 0.07 and is clipped at 100 (Radford et al. 2021, CLIP, arXiv:2103.00020), with
+    an unclipped gradient so that it can fall again.
     """
 
     @nn.compact
@@ -202,7 +201,7 @@ class LatentDynamics(nn.Module):
 
 _MLP_WIDTH_FACTOR = 4  # width of `ImplicitToken`'s MLP, as a multiple of E
 TRANSFORMERS = ("encoder", "decoder", "encoder_decoder")  # builders of a single `Transformer`
-NUMBERED = ("ahead", "depth")  # kinds of heads that a decoder has for every number
+NUMBERED = ("ahead", "depth")  # kinds of a decoder's numbered heads
 
 
 class Head(NamedTuple):
@@ -251,7 +250,7 @@ def heads_of(builder: str) -> tuple[str, ...]:
 
 
 def is_numbered(head: str) -> bool:
-    """Returns whether a head is of a kind that a decoder has for every number."""
+    """Returns whether a head is a decoder's numbered head."""
     return any(numbered([head], kind) for kind in NUMBERED)
 
 
@@ -386,13 +385,13 @@ HEADS = {head.name: head for head in _BUILT_IN}
 def add_head(
     name: str, build: Callable[[Config], nn.Module], builders: Sequence[str] = TRANSFORMERS
 ) -> None:
-    """Adds a head of your own, which models build if an objective lists it among its heads.
+    """Adds your own head, which models build if an objective lists it.
 
         models.add_head("capital", lambda config: nn.Dense(2))
 
     The objective then has `heads={"vocabulary": None, "capital": 2}`, and its loss calls
-    `outputs.head("capital", states)`. Call `add_head` in the objective's module, so that every
-    command that opens a run adds the head. Adding a head again replaces it.
+    `outputs.head("capital", states)`. Call `add_head` in the objective's module, which every
+    command on a run imports. Adding a head again replaces it.
 
     Args:
       name: name of the head, a Python identifier.

@@ -170,16 +170,15 @@ class Electra(nn.Module):
 def masked_autoencoder(
     vocab_size: int, heads: Iterable[str] = ("vocabulary", "restored"), **encoder_settings: Any
 ) -> Model:
-    """An encoder, and a decoder of one layer that restores the text (Xiao et al. 2022, RetroMAE).
+    """An encoder, and a decoder of one layer that predicts the text (Xiao et al. 2022, RetroMAE).
 
         models.masked_autoencoder(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512,
                                   num_layers=6)
 
-    A query of the decoder is the encoder's state at the first slot of the document, together with a
-    position. Its keys are the tokens in the batch's key interval. At position 0 the key is the
-    encoder's state (arXiv:2205.12035, section 3.3). The decoder shares the encoder's token
-    embedding and vocabulary projection. With a batch that lacks the decoder's arrays, only the
-    encoder runs.
+    A decoder query is the encoder's state at the document's first slot, with a position. Its keys
+    are the tokens in the batch's key interval, with the encoder's state at position 0
+    (arXiv:2205.12035, section 3.3). Both stacks share the token embedding and the vocabulary
+    projection. Without the decoder's arrays, only the encoder runs.
 
     Args:
       heads: 'vocabulary' and 'restored'; `objectives.retromae` requires both.
@@ -193,8 +192,8 @@ def masked_autoencoder(
     config = encoder_config(vocab_size, ("vocabulary",), **encoder_settings)
     if config.positions not in ("learned", "rotary"):
         raise ValueError(
-            f"Got positions={config.positions!r}, expected 'learned' or 'rotary': they tell the "
-            "decoder which token to restore, since it reads tokens in random order."
+            f"Got positions={config.positions!r}, expected 'learned' or 'rotary': positions show "
+            "the decoder which token to predict."
         )
     if config.embedding_dim is not None:
         raise ValueError(
@@ -303,9 +302,8 @@ def two_towers(
         models.two_towers(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=6)
 
     The texts of a pair are consecutive segments of a row. The first tower encodes the first text,
-    and the second tower encodes the other texts. Both towers run over the whole row, since the
-    lengths of the texts differ from row to row. Each slot takes the projected state of its tower
-    (arXiv:2103.00020).
+    and the second tower the other texts. Both towers run over the whole row, and each slot takes
+    the projected state of its tower (arXiv:2103.00020).
 
     Args:
       heads: 'embedding' and 'logit_scale'; `objectives.contrastive_pairs` requires both.

@@ -1,6 +1,6 @@
 """Positions within a document, in the forms that a Transformer's layers use.
 
-    relative   T5's learned bias on attention scores, by the distance between key and query
+    relative   T5's learned bias on attention scores, by distance
     rotary     rotations of queries and keys (RoPE)
     sinusoids  added to embeddings; used for positions within a blank
 
@@ -32,8 +32,7 @@ class RelativeBias(nn.Module):
     Without a length, the result is [H, D], the bias by difference from -MAX_DISTANCE to
     MAX_DISTANCE. `bias_at` looks up the bias of queries in any slots.
 
-    The bias is initially small and random. `init_locality` adds a preference for near keys, see
-    `local_biases`.
+    The bias is initially small and random. `init_locality` adds `local_biases`.
     """
 
     config: Config
@@ -72,11 +71,9 @@ def local_biases(heads, strength, bidirectional):
     prefer the keys two slots away, and so on. If all keys are before the query, head h prefers the
     key h + 1 slots before it.
 
-    Each slot of distance from the preferred key costs the first two heads `strength`, and each
-    later pair of heads a quarter of the pair before. The penalty is at most 8, so that training can
-    recover any key. ConViT also initializes heads as a convolution (d'Ascoli et al. 2021,
-    arXiv:2103.10697). ALiBi has penalties that grow with the distance (Press et al. 2022,
-    arXiv:2108.12409).
+    The penalty per slot from the preferred key is `strength` for the first two heads, and a quarter
+    of the previous pair's for each later pair, at most 8 in total. Compare ConViT (d'Ascoli et al.
+    2021, arXiv:2103.10697) and ALiBi (Press et al. 2022, arXiv:2108.12409).
     """
     pair, second = np.divmod(np.arange(heads), 2)
     preferred_H = np.where(second, 1, -1) * (pair + 1) if bidirectional else -1 - np.arange(heads)

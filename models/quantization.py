@@ -1,10 +1,10 @@
 """Products with weights in int8 or fp8, by Qwix (the extra `quantized`).
 
 Each token's input and each column of a weight is scaled by its largest absolute value and rounded
-to eight bits. The product of the two is scaled back. Both products of the gradient use the same
-rounded values, and the incoming gradient is scaled and rounded for each of them. Parameters, their
-gradients and the optimizer's state keep their precision. With fp8, values are e4m3 numbers and
-gradients are e5m2 numbers (Micikevicius et al. 2022, arXiv:2209.05433).
+to eight bits, and the product is scaled back. The gradient uses the same rounded values, and rounds
+the incoming gradient for each product. Parameters, their gradients and the optimizer's state keep
+their precision. With fp8, values are e4m3 and gradients e5m2 (Micikevicius et al. 2022,
+arXiv:2209.05433).
 
 The linear layers of the stacks are quantized: queries, keys, values and outputs of attention, and
 MLPs. Attention scores, experts and their routers, embeddings and heads are not.

@@ -8,8 +8,8 @@ A checkpoint is a directory. Its file `checkpoint` is msgpack as `flax.serializa
 {"version": 3, "optimizer": {"target": parameters, "state": …}}. It contains small arrays. Larger
 arrays are zarr folders in the same directory, such as
 `target.encoder.layers_0.attention.query.kernel`, and the file has a TensorStore spec in their
-place. A checkpoint does not describe its model. The caller describes it, with a file from
-`gin_configs/models` or by hand. The optimizer's state is not read and may be missing.
+place. A checkpoint does not describe its model, so the caller gives it. The optimizer's state is
+not read.
 
 Published checkpoints: https://t5x.readthedocs.io/en/latest/models.html. Names and layout:
 `t5x/checkpoints.py` and `t5x/examples/t5/network.py` of https://github.com/google-research/t5x.

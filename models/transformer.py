@@ -68,7 +68,7 @@ QKV_AXES = ("embed", "heads", "kv")  # logical axes of the weights of queries, k
 
 
 class Transformer(nn.Module):
-    """Maps a batch to hidden states; `head` maps hidden states to logits and other outputs."""
+    """Maps a batch to hidden states. `head` maps hidden states to logits."""
 
     config: Config
 
@@ -584,8 +584,8 @@ class Block(nn.Module):
             )
         if self.sparse:
             experts = Experts(c, name="experts")
-            # The tokens of a call continue cached tokens, and the experts do not know how many of
-            # those they processed. If they counted from 0, the tokens would depend on the call.
+            # Experts of later calls cannot count the cached tokens that they processed, so they
+            # have no capacity.
             unlimited = context.cache_slots is not None
             x_BxTxE = self._residual(
                 "mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids, unlimited)

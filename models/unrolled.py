@@ -2,8 +2,8 @@
 
     model, params = unrolled(model, params)
 
-Training scans one layer over stacked parameters. A loop that generates one token at a time would
-copy a layer's slice of the parameters before each product, which takes as long as the product.
+With scanned layers, decoding would copy a layer's parameters before each product, which takes as
+long as the product.
 """
 
 import dataclasses

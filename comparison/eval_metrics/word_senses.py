@@ -61,10 +61,9 @@ def word_in_context(
 ) -> list[Figure]:
     """Share of comparisons in which a word's states are closer within a meaning than across.
 
-    A comparison is between the cosine of two uses with the same meaning and the cosine of two uses
-    with different meanings (area under the ROC curve). The share is averaged over words, and ties
-    count half. The state of a word is the state of its last token. All uses of a word have the same
-    tokens and position, so embeddings (layer 0) score 0.5.
+    The figure is the area under the ROC curve of cosines between uses with the same meaning and
+    with different meanings, averaged over words. The state of a word is the state of its last
+    token. All uses of a word have the same tokens and position, so embeddings (layer 0) score 0.5.
 
     - `word_in_context`: the share for the layer that is best on other uses of the same words.
     - `word_in_context/layer_3`: the share for each layer, on the same uses.
