@@ -399,7 +399,7 @@ training.Run.initial_run = "runs/before/"
 def test_export_has_a_model_card_and_generation_config(tmp_path):
     path = write_run(tmp_path / "run", "decoder", "causal_lm", more=RUN, steps=(0, 4))
     scores = (
-        Score("all", "tokens", 1.5, 3.0, 1400, of_tokens=True),
+        Score("all", "tokens", 1.5, 3.0, 1400, has_perplexity=True),
         Score("all", "hits", 0.25, None, 10, metric=True),
     )
     tasks = {"task/cola/accuracy": 0.75, "baseline/task/cola/accuracy": 0.5}

@@ -41,9 +41,9 @@ class Score(NamedTuple):
     loss: float  # nats per target (token, pair, …), or the mean of a metric
     baseline: float | None  # loss of a model that ignores its input; None: there is no baseline
     targets: int  # number of targets
-    of_tokens: bool = False  # whether targets are token ids, so that the loss has a perplexity
+    has_perplexity: bool = False  # whether targets are tokens
     metric: bool = False  # whether it is not part of the loss, such as an accuracy
-    of_text: bool = False  # whether it is the exact likelihood of the text (bits per byte)
+    is_likelihood: bool = False  # whether it is the exact likelihood of the text
     # Weight in the total loss; for a schedule, the weight at the last step. It is 0 for a member of
     # a mixture whose rate follows training progress and is 0 at the end.
     scale: float = 1.0
@@ -63,12 +63,12 @@ class Score(NamedTuple):
 
         A value is "" if there are no targets, or if the loss has no perplexity.
 
-        >>> Score("a", "b", 2.0, None, 9, of_tokens=True).words
+        >>> Score("a", "b", 2.0, None, 9, has_perplexity=True).words
         ('2.000', '7.4')
         """
         if not self.targets:
             return "", ""
-        perplexity = f"{math.exp(min(self.loss, 700.0)):,.1f}" if self.of_tokens else ""
+        perplexity = f"{math.exp(min(self.loss, 700.0)):,.1f}" if self.has_perplexity else ""
         return f"{self.loss:.3f}", perplexity
 
 
@@ -183,9 +183,9 @@ class Evaluator:
                     loss=float(sums.sum) / weight,
                     baseline=mean_baseline,
                     targets=int(sums.weight),
-                    of_tokens=sums.of_tokens,
+                    has_perplexity=sums.has_perplexity,
                     metric=sums.metric,
-                    of_text=sums.of_text,
+                    is_likelihood=sums.is_likelihood,
                     scale=member.weight * float(scale_at(sums.scale, self._steps, self._steps)),
                 )
                 scores.append(score)
@@ -239,9 +239,9 @@ class TermSums:
     weight: Any  # sum of the weights
     tally: Tally | None  # tally of the labels; None: a term without labels
     constant: Any  # sum of the loss for outputs that are equal everywhere; None: with labels
-    of_tokens: bool = dataclasses.field(metadata={"static": True})
+    has_perplexity: bool = dataclasses.field(metadata={"static": True})
     scale: Any = dataclasses.field(metadata={"static": True})  # weight in the loss, see `Term`
-    of_text: bool = dataclasses.field(metadata={"static": True})
+    is_likelihood: bool = dataclasses.field(metadata={"static": True})
 
     @property
     def metric(self) -> bool:
@@ -261,11 +261,11 @@ def term_sums(recipe: Recipe, objective: Objective, params, batch) -> dict[str, 
             weight=jnp.sum(term.weights),
             tally=None if term.labels is None else _tally_of(recipe, objective, term.labels),
             constant=jnp.sum(constant[name].sums) if term.labels is None else None,
-            of_tokens=term.labels is not None
+            has_perplexity=term.labels is not None
             and term.labels.slots is None
             and objective.facts.heads[term.labels.head] is None,
             scale=term.scale,
-            of_text=name == objective.facts.likelihood,
+            is_likelihood=name == objective.facts.likelihood,
         )
         for name, term in terms.items()
     }

@@ -54,8 +54,8 @@ def test_member_names_are_printed_without_markup(plan):
 
 def test_bits_per_byte_are_printed_only_for_text_likelihoods():
     """If no loss is a likelihood of the text, the column and its explanation are not printed."""
-    masked = Score("a", "tokens", loss=2.0, baseline=4.0, targets=10, of_tokens=True)
-    exact = Score("b", "tokens", 2.0, 4.0, 10, of_tokens=True, of_text=True)
+    masked = Score("a", "tokens", loss=2.0, baseline=4.0, targets=10, has_perplexity=True)
+    exact = Score("b", "tokens", 2.0, 4.0, 10, has_perplexity=True, is_likelihood=True)
     output = printed(print_heldout, [(3, [masked, exact])], {"a": 8.0, "b": 4.0})
     cells = [line.split() for line in output.splitlines()]
     assert ["3", "a/tokens", "2.000", "7.4", "4.000", "10"] in cells
@@ -67,7 +67,7 @@ def test_bits_per_byte_are_printed_only_for_text_likelihoods():
 
 
 def test_bits_per_byte_use_the_text_of_each_member():
-    scores = [Score(name, "tokens", 2.0, 4.0, 10, of_text=True) for name in ("a", "b", "c")]
+    scores = [Score(name, "tokens", 2.0, 4.0, 10, is_likelihood=True) for name in ("a", "b", "c")]
     output = printed(print_heldout, [(3, scores)], {"a": 4.0, "b": 2.0, "c": 4.0})
     cells = [line.split() for line in output.splitlines()]
     for name, bits in (("a", "0.721"), ("b", "1.443"), ("c", "0.721")):
@@ -90,7 +90,7 @@ def test_loss_without_a_baseline_shows_no_baseline():
 
 def test_loss_without_targets_is_not_shown_as_0():
     """A loss of digits, for example, has no targets in a text without digits."""
-    numbers = Score("a", "numbers", loss=0.0, baseline=None, targets=0, of_tokens=True)
+    numbers = Score("a", "numbers", loss=0.0, baseline=None, targets=0, has_perplexity=True)
     for output in (
         printed(print_scores, [numbers], 3),
         printed(print_heldout, [(3, [numbers])], {}),

@@ -251,7 +251,7 @@ def test_contrastive_baseline_is_the_log_of_the_batch():
     texts = [int((np.asarray(batch["pools_weights"]) > 0).sum()) // 2 for batch in batches]
     expected = np.average(np.log(texts), weights=texts)
     assert scores["contrastive"].baseline == pytest.approx(expected, rel=1e-5)
-    assert scores["contrastive"].targets == sum(texts) and not scores["contrastive"].of_tokens
+    assert scores["contrastive"].targets == sum(texts) and not scores["contrastive"].has_perplexity
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_replaced_token_baseline_is_the_entropy_of_its_share():
     assert scores["replaced_share"].loss == pytest.approx(share, rel=1e-5)
     entropy = -(share * np.log(share) + (1 - share) * np.log(1 - share))
     assert scores["replaced"].baseline == pytest.approx(entropy, rel=1e-5)
-    assert scores["tokens"].of_tokens and not scores["replaced"].of_tokens  # for perplexity
+    assert scores["tokens"].has_perplexity and not scores["replaced"].has_perplexity
 
 
 @pytest.mark.slow
@@ -285,7 +285,9 @@ def test_accuracy_baseline_is_the_majority_class():
 
 @pytest.mark.slow
 def test_only_causal_losses_are_text_likelihoods():
-    found = {kind: [s.term for s in figures_of(kind)[0].values() if s.of_text] for kind in OTHERS}
+    found = {
+        kind: [s.term for s in figures_of(kind)[0].values() if s.is_likelihood] for kind in OTHERS
+    }
     causal = ("causal", "latent", "summary")
     assert found == dict.fromkeys(OTHERS, []) | dict.fromkeys(causal, ["tokens"])
 
@@ -307,7 +309,7 @@ def test_gain_is_the_relative_improvement_over_the_baseline():
 def test_bag_of_words_baseline_is_the_entropy_of_a_random_window():
     scores, batches, _ = figures_of("summary")
     summary = scores["summary"]
-    assert not summary.of_tokens and 0 < summary.baseline < summary.loss
+    assert not summary.has_perplexity and 0 < summary.baseline < summary.loss
     # A window of 11 tokens has about ten of 98 ids that are about equally frequent.
     p = 9.5 / 98
     entropy = -98 * (p * np.log(p) + (1 - p) * np.log1p(-p))

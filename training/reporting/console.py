@@ -230,7 +230,10 @@ def print_heldout(
       bytes_per_token: mean bytes of a token in each member's text; nan for ids without text.
     """
     exact = {
-        s.member: bytes_per_token[s.member] for _, all in evaluations for s in all if s.of_text
+        s.member: bytes_per_token[s.member]
+        for _, all in evaluations
+        for s in all
+        if s.is_likelihood
     }
     has_bits = any(map(math.isfinite, exact.values()))
     columns = ["step", "objective", "nats", "perplexity", "baseline", "targets"]
@@ -238,7 +241,7 @@ def print_heldout(
     table = plain_table(*columns, text=("objective",))
     for step, scores in evaluations:
         for s in (score for score in scores if not score.metric):
-            bits = f"{s.loss / math.log(2) / exact[s.member]:.3f}" if s.of_text else ""
+            bits = f"{s.loss / math.log(2) / exact[s.member]:.3f}" if s.is_likelihood else ""
             cells = [escape(s.name), *s.words, *([bits] if has_bits else []), _baseline(s)]
             table.add_row(str(step), *cells, f"{s.targets:,}")
     console.print(table)
