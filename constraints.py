@@ -281,7 +281,13 @@ def _holds(module: str, name: str, function: Callable) -> bool:
 
 
 def near(
-    name: str, known: Iterable[str], otherwise: str = ".", *, count: int = 1, cutoff: float = 0.6
+    name: str,
+    known: Iterable[str],
+    otherwise: str = ".",
+    *,
+    count: int = 1,
+    cutoff: float = 0.6,
+    prefix: str = "",
 ) -> str:
     """Returns the end of a sentence about an unknown name, with the most similar known names.
 
@@ -294,11 +300,13 @@ def near(
       otherwise: the end of the sentence if no known name is similar.
       count: maximum number of names to suggest.
       cutoff: the lowest similarity of a suggested name, from 0 to 1.
+      prefix: text to put before each suggested name.
     """
     known = list(known)
     similar = (difflib.get_close_matches(x, known, count, cutoff) for x in (name, name.lower()))
     matches = next(filter(None, similar), [])
-    return f"; did you mean {listed(map(repr, matches), 'or')}?" if matches else otherwise
+    suggested = listed([repr(prefix + match) for match in matches], "or")
+    return f"; did you mean {suggested}?" if matches else otherwise
 
 
 def listed(words: Iterable[str], conjunction: Literal["and", "or"] = "and") -> str:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from ..constraints import near
 from ..models import Model
 from ..objectives import PromptForm, TokenIds
 from .decoding.generation_rules import NO_RULES, GenerationRules
@@ -247,7 +248,8 @@ def check_mode(trained: Trained, mode: str) -> None:
     Modes of other layouts, and modes that `ModeTraining.check` rejects, are not supported.
     """
     if mode not in MODES:
-        raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(mode_names())}.")
+        hint = near(mode, MODES, f", expected one of {', '.join(mode_names())}.")
+        raise ValueError(f"Got mode {mode!r}{hint}")
     layout = trained.model.layout
     layouts = MODES[mode].layouts
     if layout not in layouts:

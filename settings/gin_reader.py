@@ -22,7 +22,6 @@ Source: https://github.com/google/gin-config/blob/master/docs/index.md
 
 import ast
 import contextlib
-import difflib
 import importlib
 import itertools
 import tokenize
@@ -197,12 +196,9 @@ def find_gin_file(
         if (folder / name).is_file():
             return (folder / name).resolve()
     neighbors = [str(path) for path in Path(name).parent.glob("*.gin")]
-    matches = difflib.get_close_matches(name, neighbors, 3)
-    matches += difflib.get_close_matches(name, named_gin_files(), 3)
-    suggestions = matches[:5] or ["runs/quickstart.gin"]
+    hint = near(name, [*neighbors, *named_gin_files()], count=3)
     raise ValueError(
-        f"There is no gin file {name!r}. Similar names: {', '.join(suggestions)}. The files of "
-        f"pretrax are in {GIN_CONFIGS}."
+        f"There is no gin file {name!r}{hint} The files of pretrax are in {GIN_CONFIGS}."
     )
 
 
@@ -561,8 +557,11 @@ class GinReader:
                 "for the replacement."
             )
         if function is None:
-            names = ", ".join(sorted(k[2] for k in self._used if k[1] is None)) or "none"
-            return f"Its macros are {names}. Other values are set as MODULE.FUNCTION.PARAMETER."
+            macros = sorted(k[2] for k in self._used if k[1] is None)
+            return (
+                f"Its macros are {', '.join(macros) or 'none'}{near(name, macros)} Other values "
+                "are set as MODULE.FUNCTION.PARAMETER."
+            )
         chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, self._target)})
         parts = ", ".join(chosen) or "none"
         return f"{name_of(function)} is not part of the {self._kind}. Its functions are: {parts}."
@@ -642,15 +641,18 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
         raise ValueError(f"{at}: {selector!r} is not imported; did you mean {listed(full, 'or')}?")
     if first not in names:
         raise ValueError(
-            f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to "
-            f"the gin file, such as `import {first}` for a module of your own. Imported so far: "
-            f"{', '.join(sorted(names)) or 'nothing'}."
+            f"{at}: {selector!r} begins with {first!r}, which is not imported{near(first, names)} "
+            f"Add its import to the gin file, such as `import {first}` for a module of your own. "
+            f"Imported so far: {', '.join(sorted(names)) or 'nothing'}."
         )
     value = names[first]
+    path = f"{first}."
     for name in rest:
         if not hasattr(value, name):
-            raise ValueError(f"{at}: there is no {selector!r}{near(name, dir(value))}")
+            hint = near(name, dir(value), prefix=path)
+            raise ValueError(f"{at}: there is no {selector!r}{hint}")
         value = getattr(value, name)
+        path += f"{name}."
     if not callable(value):
         raise ValueError(f"{at}: {selector!r} is not a function.")
     return value

@@ -8,9 +8,10 @@ import pytest
 from pretrax.cli import predict
 from pretrax.inference import MODES, Mode, register_mode
 from pretrax.inference.reporting.predict_options import request_of
+from pretrax.inference.trained import check_mode
 from pretrax.settings.user_modules import import_module
 from pretrax.training.trained_models import open_run
-from tests.inference.runs import write_run
+from tests.inference.runs import trained, write_run
 from tests.refusals import exits, refuses
 
 MODULE = """
@@ -111,6 +112,11 @@ def test_invalid_mode_is_rejected(run_dir, module, tmp_path, capsys, old, new, n
     (tmp_path / "modes_of_mine.py").write_text(MODULE.replace(old, new))
     with exits(capsys, "'mine'", *named):
         predict.main([f"--run={run_dir}", module, "--mode=mine", "Ada"])
+
+
+def test_misspelled_mode_is_rejected_with_a_similar_one():
+    with refuses(ValueError, "contniue", "'continue'"):
+        check_mode(trained("decoder"), "contniue")
 
 
 def test_duplicate_mode_name_is_rejected():

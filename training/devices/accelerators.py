@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from ...constraints import near
+
 
 class Accelerator(NamedTuple):
     """One device as JAX counts devices. On a TPU v3 or v7x, each half of a chip is a device."""
@@ -37,7 +39,9 @@ def kind_of_name(name: str) -> str:
     for kind in ACCELERATORS:
         if name.lower() in (kind.lower(), kind.lower().split()[-1]):
             return kind
-    raise ValueError(f"There is no chip {name!r}; expected one of {', '.join(short_names())}.")
+    known = short_names()
+    hint = near(name, known, f"; expected one of {', '.join(known)}.")
+    raise ValueError(f"There is no chip {name!r}{hint}")
 
 
 def kind_of_device(device_kind: str) -> str | None:
