@@ -102,7 +102,13 @@ def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = N
 
 def _with_denoiser(trained: Trained, mode: str, denoiser: str | None) -> PromptForm:
     form = prompt_form(trained, mode)
-    return form if denoiser is None else form._replace(before=(trained.ids.mode(denoiser),))
+    if denoiser is None:
+        return form
+    known = dict(trained.ids.modes)
+    if denoiser not in known:
+        tokens = f"one of {', '.join(known)}" if known else "None: the model has no mode tokens"
+        raise ValueError(f"Got denoiser {denoiser!r}, expected {tokens}.")
+    return form._replace(before=(known[denoiser],))
 
 
 def _in_form(form: PromptForm, tokens: list[int]) -> Prompt:
