@@ -96,7 +96,8 @@ class Collator:
         packing: Literal["single", "concatenate"] = "single",
         seed: Natural = 0,
     ):
-        check_settings(Collator.__init__, {"packing": packing, "seed": seed}, "Collator.")
+        settings = {"sequence_lengths": sequence_lengths, "packing": packing, "seed": seed}
+        check_settings(Collator.__init__, settings, "Collator.")
         self._builder = builder
         self._ids = check_token_ids(ids)
         self._seed = seed
@@ -139,6 +140,12 @@ class Collator:
 
     def _text(self, example: Any, row: int) -> np.ndarray:
         """Returns i32[n]: the text of an example, without the special tokens around it."""
+        if isinstance(example, Mapping) and "input_ids" not in example:
+            raise ValueError(
+                f"Row {row} of the batch (from 0) has {sorted(example)}, expected 'input_ids': "
+                "tokenize the texts with "
+                "pretrax.corpora.vocabularies.special_tokens.encode_texts(tokenizer, texts)."
+            )
         given = example["input_ids"] if isinstance(example, Mapping) else example
         tokens = np.atleast_1d(np.asarray(given))
         around = [i for i in (self._ids.pad, self._ids.bos, self._ids.eos) if i is not None]

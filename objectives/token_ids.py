@@ -131,7 +131,7 @@ class TokenIds(NamedTuple):
         if token is None:
             raise ValueError(
                 f"The objective needs the special token {name!r}, but the vocabulary has none: "
-                f"add {name!r} to the vocabulary's specials."
+                f"add {name!r} to the vocabulary's specials, or give its id as TokenIds({name}=…)."
             )
         return token
 

@@ -312,6 +312,13 @@ def test_weights_other_than_0_and_1_raise():
         Collator(doubled, IDS, {"decoder": 16})([[5, 6, 7]])
 
 
+def test_text_without_ids_and_a_single_length_raise(collator):
+    with refuses(ValueError, "text", "'input_ids'", "encode_texts"):
+        collator("causal_lm")([{"text": "not tokenized"}])
+    with refuses(ValueError, "sequence_lengths", 64):
+        Collator(objectives.masked_lm, IDS, 64)
+
+
 def test_too_long_or_empty_texts_raise(collator, examples):
     ours = collator("causal_lm")
     assert ours.max_tokens == 46
