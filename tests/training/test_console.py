@@ -147,7 +147,7 @@ def test_closing_message_states_the_tokens_read_of_each_store(plan):
 def test_progress_line_shows_a_known_mfu(more, end):
     metrics = {"loss": 2.0, "tokens_per_second": 1234.5} | more
     output = printed(lambda console: StepProgress(console, 0, 9).update(9, metrics))
-    assert output == f"step 9/9  loss 2.000  1,234 {end}\n"
+    assert output == f"step 9/9  training loss 2.000  1,234 {end}\n"
 
 
 def test_finished_message_states_the_steps_taken(plan):

@@ -103,7 +103,8 @@ class StepProgress:
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         """Shows the metrics that `Monitor` reports at a step."""
-        figures = f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s"
+        figures = f"training loss {metrics['loss']:.3f}"
+        figures += f"  {metrics['tokens_per_second']:,.0f} tokens/s"
         if "mfu" in metrics:
             figures += f"  {metrics['mfu']:.1%} MFU (all pairs)"
         if "mfu_causal" in metrics:
