@@ -521,6 +521,16 @@ CASES = {
 PLAIN = [name for name, case in CASES.items() if len(case.inverses) == 1]
 MIXTURES = [name for name in CASES if name not in PLAIN]
 
+
+def _file_of(builder: str) -> str:
+    """Returns the module of a builder that `objectives` exports, else the builder's name."""
+    return getattr(getattr(objectives, builder, None), "__module__", builder)
+
+
+# The name of the first case of each builder, and of each file of builders.
+FIRST_OF_BUILDER = {case.builder: name for name, case in reversed(CASES.items())}
+FIRST_OF_FILE = {_file_of(case.builder): name for name, case in reversed(CASES.items())}
+
 text_row = partial(laws.text_row, IDS)
 
 

@@ -17,6 +17,8 @@ from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import (
     CASES,
     DOCUMENTS,
+    FIRST_OF_BUILDER,
+    FIRST_OF_FILE,
     IDS,
     LAWS,
     assert_same,
@@ -49,18 +51,10 @@ LAWS_OF_BUILDERS = ("sharded = unsharded", "batch = loop", *LOSS_LAWS)
 LENGTHS = (*range(1, 129), 255, 256, 257, 511, 512, 513, 600)
 
 
-def file_of(builder: str) -> str:
-    return getattr(getattr(objectives, builder, None), "__module__", builder)
-
-
-FIRST = {case.builder: name for name, case in reversed(CASES.items())}
-FIRST_OF_FILE = {file_of(case.builder): name for name, case in reversed(CASES.items())}
-
-
 def marks_of(rule: str, name: str):
     slow = rule in ONE_CASE_PER_FILE and name not in FIRST_OF_FILE.values()
     slow |= rule in COMPILED_LAWS and name not in TYPICAL
-    slow |= rule in ONE_CASE_PER_BUILDER and name not in FIRST.values()
+    slow |= rule in ONE_CASE_PER_BUILDER and name not in FIRST_OF_BUILDER.values()
     slow |= rule in LOSS_LAWS and name not in LOSSES
     return pytest.mark.slow if slow else ()
 
@@ -72,7 +66,8 @@ def with_marks(rule: str, names):
 def is_tested(rule: str, name: str) -> bool:
     """Returns whether a law is tested on a case."""
     one_of_builder = rule in LAWS_OF_BUILDERS
-    return rule not in CASES[name].exempt and (name in FIRST.values() or not one_of_builder)
+    is_first = name in FIRST_OF_BUILDER.values()
+    return rule not in CASES[name].exempt and (is_first or not one_of_builder)
 
 
 def test_every_exported_builder_has_laws():
