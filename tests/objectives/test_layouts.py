@@ -39,29 +39,24 @@ BOS = 31_999  # not the padding id, so that a missing `bos` is noticed
 SLACK = 5  # number of stack slots that no feature fills
 MAX_DOCUMENTS = max(map(len, DOCUMENTS))
 
-# A layout depends on streams, not on objectives. Each set of streams has several cases.
+# A layout depends on streams, not on objectives. Each set of streams has a case.
 NAMES = [
     "causal",
     "masked_inputs",
-    "prefix",
     "span",
-    "middle",
     "blanks",
     "masked_lm",
-    "masked_next",
     "diffusion",
     "diffusion_ahead",
     "insertions",
     "insertions_and_masks",
     "block_diffusion",
     "tidar",
-    "mutor",
     "permutation",
     "order",
     "order_masked",
     "contrastive_cropping",
     "mixture",
-    "ul2",
 ]
 
 
