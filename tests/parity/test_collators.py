@@ -128,7 +128,7 @@ def test_transformers_loss_matches_objective(name, collator, examples, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["bert", "causal_lm", "spans"])  # one of each layout
 def test_trainer_reduces_loss(name, collator, examples, tmp_path):
     pytest.importorskip("accelerate", reason="the extra `parity` is not installed")
     arguments = transformers.TrainingArguments(
