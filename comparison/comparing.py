@@ -30,7 +30,6 @@ from .facts import (
     facts_of,
     plan_variants,
     planned_runs,
-    runs_with,
 )
 from .failures import LOG, failure_of
 from .looks import check_looks, ends_early, keep_looks
@@ -207,8 +206,9 @@ def run_comparison(
         def run(trials: Sequence[Trial]) -> list[Trial]:
             return run_missing(console, machines, start, facts, trials)
 
-        facts = tune(comparison, facts, search_paths, trusted, run)
-        trials = trials_of(comparison, runs_with(facts, comparison, search_paths), facts, trusted)
+        runs = planned_runs(facts, comparison, search_paths)
+        facts = tune(comparison, runs, facts, trusted, run)
+        trials = trials_of(comparison, runs, facts, trusted)
         if power:
             return run_pilot(comparison, console, trials, run)
         trials, failed = run_to_the_last_look(comparison, trials, run)

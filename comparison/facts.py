@@ -85,18 +85,6 @@ def planned_runs(
     return runs_of_variants(comparison, search_paths, solved)
 
 
-def runs_with(
-    facts: Mapping[str, VariantFacts], comparison: Comparison, search_paths: Sequence[str]
-) -> dict[str, Run]:
-    """Returns the run of each variant, with the solved sizes and the tuned values."""
-    runs = planned_runs(facts, comparison, search_paths)
-    if comparison.tuning is None:
-        return runs
-    tuned = {variant: planned.tuned for variant, planned in facts.items()}
-    tuning = comparison.tuning()
-    return {variant: with_value(tuning, run, tuned.get(variant)) for variant, run in runs.items()}
-
-
 def settings_text(run: Run) -> str:
     """Returns a run's settings as a gin file, without settings of the comparison."""
     return run_text({k: v for k, v in fields_of(run).items() if k not in SET}).text

@@ -31,6 +31,7 @@ from .failures import STOPPED, exit_status, failure_words
 from .figures import name_of_eval_metric
 from .measured_checkpoints import measured_steps, with_checkpoints
 from .results import HELDOUT
+from .tuning import with_value
 from .variants import RUNS, SHARED
 
 
@@ -158,16 +159,21 @@ def trials_of(
 ) -> list[Trial]:
     """Returns the trials of a comparison, ordered by seed.
 
+    A tuned variant has the value that its tuning trials have chosen.
+
     A corpus with a seed gets the trial's seed, so all variants of a seed read documents in the same
     order.
 
     Args:
-      runs: the run of each variant; its directory, seed and steps are set here.
+      runs: the run of each variant before tuning; its directory, seed and steps are set here.
     """
     trials = []
+    tuning = comparison.tuning and comparison.tuning()
     for seed in comparison.seeds:
         for variant, run in runs.items():
             planned = facts[variant]
+            if tuning:
+                run = with_value(tuning, run, planned.tuned)
             run = dataclasses.replace(run, steps=planned.steps)
             *earlier, _ = measured_steps(run.steps, planned.checkpoints, run.checkpoint_every)
             run_dir = Path(comparison.directory, RUNS, folder_of(variant), f"seed_{seed}")
