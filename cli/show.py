@@ -58,7 +58,8 @@ from ..training.run_choices import (
 from ..training.run_configuration import read_directory, read_fields
 from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
-from ..visualization.drawing import Drawn
+from ..visualization.drawing import Drawn, picture
+from ..visualization.noise_statistics import with_statistics
 from ..visualization.objective_lists import LEGEND, objectives_json, objectives_table
 from ..visualization.picture import brief
 from ..visualization.pieces import pieces_of, ranges_of
@@ -120,9 +121,13 @@ def show(console: Console, options: argparse.Namespace, command: str) -> None:
         print_note(console, sentence)
     if options.html:
         members = track(drawn.members, "Counting", console=console, disable=not console.is_terminal)
-        drawn = drawn._replace(members=members)
-        counted = showing.with_statistics(
-            choice, drawn, text, slots=options.length, seed=options.seed
+        counted = with_statistics(
+            choice,
+            drawn._replace(members=members),
+            text.stream(),
+            text.stream_name,
+            slots=options.length,
+            seed=options.seed,
         )
         atomic_writes.write_text(options.html, picture_page.page(counted, command))
         where = f"The page is {options.html}: open it in a browser."
@@ -137,10 +142,9 @@ def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn
     """Returns the picture of an objective on a text, see `visualization.drawing.picture`."""
     is_own = options.text is not None or options.file is not None
     own = options.text or [text.vocabulary.codec.decode(text.documents[0].tolist())]
-    return showing.draw(
+    return picture(
         choice,
-        text,
-        is_own=is_own,
+        text.shown(is_own),
         layout=options.layout,
         count=options.rows or (None if options.html else 1),
         slots=options.length,

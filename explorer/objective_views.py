@@ -20,8 +20,9 @@ from ..tasks.sample_text import SampleText
 from ..tasks.showing import VOCABULARIES
 from ..visualization import html, picture_page
 from ..visualization.choice import Choice
-from ..visualization.drawing import Drawn
+from ..visualization.drawing import Drawn, picture
 from ..visualization.noise_charts import statistics
+from ..visualization.noise_statistics import with_statistics
 from ..visualization.picture import Example
 from ..visualization.pieces import ranges_of
 from .commands import Commands, commands
@@ -110,13 +111,9 @@ class Objectives:
 
         Raises ValueError or OSError for a mistake of the user.
         """
-        base = self._choice(view.objective)
-        known = {control.name: control for control in controls(base.build)}
-        values = _values(view, known)
-        build = with_values(base.build, values)
-        build.check(None)  # names a wrong value by its name in gin
-        choice = base._replace(build=build)
-        drawn = self._drawn(view, choice)
+        known, values, choice = self._chosen(view)
+        as_partial(choice.build).check(None)  # names a wrong value by its name in gin
+        drawn = _drawn(view, choice)
         text = (text_of or choosable_text)(drawn.picture.examples[0])
         layout = drawn.picture.layout
         entry = choice.entry
@@ -130,7 +127,7 @@ class Objectives:
         options |= {"length": view.length} if view.length != showing.LENGTH else {}
         shown = commands(
             view.objective,
-            build,
+            choice.build,
             values,
             run=run,
             text=view.text,
@@ -142,7 +139,7 @@ class Objectives:
             title=entry.title if entry else choice.name,
             about=drawn.picture.facts,
             link=entry.paper_link[1] if entry else "",
-            controls=controls(build),
+            controls=controls(choice.build),
             defaults={name: control.value for name, control in known.items()},
             text=printable(text),
             body=printable(_body(drawn)),
@@ -151,42 +148,31 @@ class Objectives:
 
     def statistics(self, view: View) -> str:
         """Returns the statistics of a view's objective over a thousand rows, as HTML."""
-        base = self._choice(view.objective)
-        known = {control.name: control for control in controls(base.build)}
-        choice = base._replace(build=with_values(base.build, _values(view, known)))
-        counted = showing.with_statistics(
+        *_, choice = self._chosen(view)
+        text = encoded(view)
+        counted = with_statistics(
             choice,
-            self._drawn(view, choice),
-            self.encoded(view),
+            _drawn(view, choice),
+            text.stream(),
+            text.stream_name,
             slots=view.length,
             seed=view.seed,
         )
         return html.soft(counted.counted_on) + statistics(counted.statistics)
 
-    def _drawn(self, view: View, choice: Choice) -> Drawn:
-        # Programs are kept for a loss, so that another draw must have the same objective.
-        build = functools.partial(_built, as_partial(choice.build))
-        return showing.draw(
-            choice._replace(build=build),
-            self.encoded(view),
-            is_own=True,
-            layout=view.layout,
-            count=view.rows,
-            slots=view.length,
-            seed=view.seed,
-            hide=ranges_of(view.hidden) if view.hidden else (),
-        )
-
-    def encoded(self, view: View) -> SampleText:
-        """Returns the text of a view, as token ids of its vocabulary."""
-        is_run = view.vocabulary not in VOCABULARIES
-        changed = os.path.getmtime(view.vocabulary) if is_run else 0.0
-        return _encoded(view.text, view.vocabulary, changed)
-
-    def _choice(self, name: str) -> Choice:
+    def _chosen(self, view: View) -> tuple[dict[str, Control], dict[str, Any], Choice]:
+        """Returns the controls of an objective, and the objective with the values of a form."""
+        name = view.objective
         if "." not in name:
-            return choice_of(find(name))
-        return showing.choice_of_fields({"objective": self._own(name)})
+            base = choice_of(find(name))
+        else:
+            base = showing.choice_of_fields({"objective": self._own(name)})
+        known = {control.name: control for control in controls(base.build)}
+        values = {
+            setting: value_of(known[setting], value) if setting in known else value
+            for setting, value in view.values.items()
+        }
+        return known, values, base._replace(build=with_values(base.build, values))
 
     def _own(self, name: str) -> Partial:
         """Returns a user's builder from the current content of its file and folder."""
@@ -196,12 +182,25 @@ class Objectives:
         return as_partial(function_of(imported, builder))
 
 
-def _values(view: View, known: Mapping[str, Control]) -> dict[str, Any]:
-    """Returns the values of a view's settings from those that a form sent."""
-    return {
-        name: value_of(known[name], value) if name in known else value
-        for name, value in view.values.items()
-    }
+def _drawn(view: View, choice: Choice) -> Drawn:
+    # Programs are kept for a loss, so that another draw must have the same objective.
+    build = functools.partial(_built, as_partial(choice.build))
+    return picture(
+        choice._replace(build=build),
+        encoded(view).shown(is_own=True),
+        layout=view.layout,
+        count=view.rows,
+        slots=view.length,
+        seed=view.seed,
+        hide=ranges_of(view.hidden) if view.hidden else (),
+    )
+
+
+def encoded(view: View) -> SampleText:
+    """Returns the text of a view, as token ids of its vocabulary."""
+    is_run = view.vocabulary not in VOCABULARIES
+    changed = os.path.getmtime(view.vocabulary) if is_run else 0.0
+    return _encoded(view.text, view.vocabulary, changed)
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,11 +7,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..comparison.report import PAGE as REPORT
 from ..inference.answering.unmasking import Order
 from ..tasks.showing import VOCABULARIES
 from ..visualization import html, picture_page
-from .objective_views import Objectives, View, families
-from .run_views import curves, find_comparisons, find_runs, text_of_report
+from .objective_views import Objectives, View, encoded, families
+from .run_views import curves, find_comparisons, find_runs
 from .server import Content, Site, kind_of
 from .trained_views import ModelQuestion, TrainedRuns
 from .vocabulary_views import tokens_of
@@ -64,7 +65,7 @@ class Explorer:
             "answer": lambda sent: self._trained.answer(self._question(sent)),
             "probabilities": self._probabilities,
             "unmasked": lambda sent: self._trained.unmasked(self._question(sent)),
-            "curves": lambda sent: {"curves": curves(self._known_runs(sent))},
+            "curves": lambda sent: {"curves": curves(map(self._known_run, sent.get("runs", [])))},
         }
         return Site(self._page, calls)
 
@@ -74,7 +75,10 @@ class Explorer:
         if path == "style.css":
             return Content(style().encode(), kind_of(path))
         if path == "report":
-            return Content(text_of_report(self._known_comparison(query.get("name", ""))))
+            name = query.get("name", "")
+            if name not in self.comparisons():
+                raise ValueError(f"Got the comparison {name!r}, which has no report here.")
+            return Content((Path(name) / REPORT).read_bytes())
         folder, _, name = path.partition("/")
         if folder == "static" and (STATIC / name).is_file() and "/" not in name:
             return Content((STATIC / name).read_bytes(), kind_of(name))
@@ -101,21 +105,15 @@ class Explorer:
 
     def _view(self, sent: dict) -> View:
         view = _record(View, sent)
-        self._check_objective(view.objective)
-        self._check_vocabulary(view.vocabulary)
-        return view
-
-    def _check_objective(self, name: str) -> None:
-        """Raises ValueError for a module that the command did not name, whose code would run."""
-        if "." in name and name != self._objective:
+        name = view.objective
+        if "." in name and name != self._objective:  # its module's code would run
             raise ValueError(
                 f"Got the objective {name!r}, expected a name that `pretrax show --list` prints: "
                 f"start `pretrax explore --objective={name}` to see your own."
             )
-
-    def _check_vocabulary(self, name: str) -> None:
-        if name not in VOCABULARIES:
-            self._known_run(name)
+        if view.vocabulary not in VOCABULARIES:
+            self._known_run(view.vocabulary)
+        return view
 
     def _question(self, sent: dict) -> ModelQuestion:
         question = _record(ModelQuestion, sent)
@@ -129,17 +127,9 @@ class Explorer:
             raise ValueError(f"Got the run {run!r}, expected one of these: {known}.")
         return run
 
-    def _known_runs(self, sent: dict) -> list[str]:
-        return [self._known_run(run) for run in sent.get("runs", [])]
-
-    def _known_comparison(self, name: str) -> str:
-        if name not in self.comparisons():
-            raise ValueError(f"Got the comparison {name!r}, which has no report here.")
-        return name
-
     def _tokens(self, sent: dict) -> dict[str, Any]:
         view = self._view({"objective": self._objective, **sent})
-        return tokens_of(self._objectives.encoded(view))
+        return tokens_of(encoded(view))
 
     def _document(self, sent: dict) -> dict[str, str]:
         run = self._known_run(sent.get("run"))

@@ -39,11 +39,6 @@ def curves(runs: Iterable[str]) -> list[Curve]:
     return [curve for run in runs for curve in _curves(run)]
 
 
-def text_of_report(comparison: str) -> bytes:
-    """Returns the page of a comparison's report."""
-    return (Path(comparison) / PAGE).read_bytes()
-
-
 def _below(folder: Path, name: str) -> Iterator[Path]:
     for depth in range(1, DEPTH + 1):
         yield from folder.glob("*/" * depth + name)

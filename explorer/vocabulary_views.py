@@ -4,9 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..corpora.vocabularies import special_tokens
 from ..tasks.sample_text import SampleText
-from ..visualization.examples import Reader, surfaces
+from ..visualization.examples import surfaces
 
 
 class ShownToken(NamedTuple):
@@ -20,9 +19,6 @@ class ShownToken(NamedTuple):
 def tokens_of(text: SampleText) -> dict[str, Any]:
     """Returns the size of a text's vocabulary, and the tokens of its documents."""
     vocabulary = text.vocabulary
-    tokenizer = vocabulary.tokenizer
-    names = special_tokens.special_names(tokenizer, vocabulary.ids)
-    reader = Reader(vocabulary.ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words)
     try:
         spelled = vocabulary.ids.token_bytes()
     except ValueError:  # for example, a vocabulary of words that drops spaces
@@ -30,6 +26,6 @@ def tokens_of(text: SampleText) -> dict[str, Any]:
     tokens = np.concatenate(text.documents).tolist()
     shown = [
         ShownToken(token, surface, spelled[token].hex(" ") if spelled else "")
-        for token, surface in zip(tokens, surfaces(reader, tokens))
+        for token, surface in zip(tokens, surfaces(text.reader, tokens))
     ]
     return {"size": vocabulary.ids.size, "tokens": shown}

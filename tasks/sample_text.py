@@ -23,6 +23,8 @@ from ..corpora.vocabularies.word_training import word_tokenizer
 from ..data.corpus import Corpus, Document, first_documents
 from ..settings.partial import Partial, as_partial, parameters
 from ..settings.run_directory import VOCABULARY, check_is_run
+from ..visualization.drawing import ShownText
+from ..visualization.examples import Reader
 
 LIBRARY = "library"  # name of the vocabulary that is trained on Python's library
 STREAM = 300_000  # number of tokens that the rows of statistics are cut from
@@ -39,6 +41,18 @@ class SampleText(NamedTuple):
     other: np.ndarray  # i32[n] other text, for objectives that pair rows
     stream: Callable[[], np.ndarray]  # () -> i32[n] long text to count statistics on
     stream_name: str
+
+    @property
+    def reader(self) -> Reader:
+        tokenizer = self.vocabulary.tokenizer
+        names = special_tokens.special_names(tokenizer, self.vocabulary.ids)
+        return Reader(
+            self.vocabulary.ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words
+        )
+
+    def shown(self, is_own: bool) -> ShownText:
+        """Returns the text for a picture; `is_own` is whether the user gave it."""
+        return ShownText(self.reader, self.documents, self.other, is_own)
 
 
 def read_documents(texts: Sequence[str] | None = None, file: str | None = None) -> list[str]:

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..constraints import name_of
-from ..corpora.vocabularies import Vocabulary, special_tokens
+from ..corpora.vocabularies import Vocabulary
 from ..objectives import Builder
 from ..objectives.catalog import CATALOG, find, run_of
 from ..settings.partial import Partial, as_partial, flattened
 from ..settings.printable import PrintableConsole
 from ..training.run_configuration import read_fields
-from ..visualization import noise_statistics, picture_page
+from ..visualization import picture_page
 from ..visualization.choice import Choice
-from ..visualization.drawing import Drawn, ShownText, picture
-from ..visualization.examples import Reader
+from ..visualization.drawing import picture
 from ..visualization.picture import Picture
 from ..visualization.terminal import print_picture
 from . import sample_text
@@ -32,7 +31,6 @@ VOCABULARIES = {
     "bytes": "bytes",
     LIBRARY: "trained on Python's library",
 }
-STATISTICS_ROWS = 1000  # rows that statistics are counted on
 LENGTH = 512  # slots of the encoder or the single stack
 WIDTH = 100  # characters of a line of a picture that is not printed in a terminal
 
@@ -115,10 +113,9 @@ def show(
     texts = [text] if isinstance(text, str) else text
     documents = sample_text.read_documents(texts)
     choice = choice_of(objective)
-    drawn = draw(
+    drawn = picture(
         choice,
-        encoded(documents, vocabulary),
-        is_own=text is not None,
+        encoded(documents, vocabulary).shown(is_own=text is not None),
         layout=layout,
         count=rows or 1,
         slots=length,
@@ -193,47 +190,3 @@ def open_vocabulary(name: str, notice: Callable[[str], None] = print) -> Vocabul
     if name not in VOCABULARIES and Path(name).is_dir():
         return sample_text.open_vocabulary(CACHE, run=name)
     return sample_text.open_vocabulary(CACHE, name=name, notice=notice)
-
-
-def draw(
-    choice: Choice,
-    text: SampleText,
-    *,
-    is_own: bool,
-    layout: str | None,
-    count: int | None,
-    slots: int,
-    seed: int,
-    hide: Sequence[str] | Sequence[range],
-) -> Drawn:
-    """Returns the picture of an objective on a text, see `visualization.drawing.picture`."""
-    tokenizer = text.vocabulary.tokenizer
-    ids = text.vocabulary.ids
-    names = special_tokens.special_names(tokenizer, ids)
-    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words)
-    return picture(
-        choice,
-        ShownText(reader, text.documents, text.other, is_own),
-        layout=layout,
-        count=count,
-        slots=slots,
-        seed=seed,
-        hide=hide,
-    )
-
-
-def with_statistics(
-    choice: Choice, drawn: Drawn, text: SampleText, *, slots: int, seed: int
-) -> Picture:
-    """Returns a picture with the statistics of its objective on `STATISTICS_ROWS` rows of text."""
-    return noise_statistics.with_statistics(
-        drawn.picture,
-        drawn.members,
-        text.stream(),
-        text.stream_name,
-        rows=STATISTICS_ROWS,
-        slots=slots,
-        seed=seed,
-        span_distribution=choice.entry.span_distribution if choice.entry else None,
-        span_mean=choice.mean_span_length,
-    )

@@ -12,8 +12,8 @@ from pretrax.cli import show
 from pretrax.corpora import vocabularies
 from pretrax.corpora.vocabularies import VocabularySource, special_tokens
 from pretrax.objectives.catalog import CATALOG, FAMILIES
-from pretrax.tasks import sample_text, showing
-from pretrax.visualization import drawing
+from pretrax.tasks import sample_text
+from pretrax.visualization import drawing, noise_statistics
 from tests.refusals import assert_named, error_of
 from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, environment
@@ -119,7 +119,7 @@ def test_rows_option_shows_the_details_of_a_mixture(capsys):
 
 @pytest.mark.slow
 def test_html_page_is_written_and_its_path_printed(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(showing, "STATISTICS_ROWS", 100)
+    monkeypatch.setattr(noise_statistics, "ROWS", 100)
     file = tmp_path / "deep" / "page.html"
     output = prints(
         capsys, BYTES, "--text=Bread & butter, and more.", "--length=64", f"--html={file}"

@@ -2,39 +2,41 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from .choice import Choice
+from .drawing import Drawn
 from .hidden import hidden_tokens, left_out_tokens, predicted_tokens
 from .picture import Picture, SlotUse, Statistics
 from .rows import STACKS, ModelView, ShownObjective, longest_document, view_of
 from .tracing import read
 
+ROWS = 1000  # total number of rows of text that are counted
 BINS = 64  # number of bins of a row in `Statistics.hidden_at` and `predicted_at`
 
 
 def with_statistics(
-    picture: Picture,
-    members: Iterable[ShownObjective],
-    stream: np.ndarray,
-    stream_name: str,
-    *,
-    rows: int,
-    **settings: Any,
+    choice: Choice, drawn: Drawn, stream: np.ndarray, stream_name: str, *, slots: int, seed: int
 ) -> Picture:
     """Returns the picture with the statistics of each member, counted on its share of the rows.
 
     Args:
       stream: i32[n] text that rows are cut from.
-      rows: total number of rows; each member gets its share, but at least 64.
-      settings: other arguments of `measure`: slots, seed, span_distribution and span_mean.
+      slots: number of slots of the first stack, which each row fills.
     """
     measured = [
-        measure(member, stream, rows=max(round(rows * member.rate), 64), **settings)
-        for member in members
+        measure(
+            member,
+            stream,
+            slots=slots,
+            rows=max(round(ROWS * member.rate), 64),
+            seed=seed,
+            span_distribution=choice.entry.span_distribution if choice.entry else None,
+            span_mean=choice.mean_span_length,
+        )
+        for member in drawn.members
     ]
     stack = next(iter(measured[0].use))
     slots = f"{max(member.use[stack].slots for member in measured):,} {stack} slots"
@@ -42,7 +44,7 @@ def with_statistics(
     counted_on = (
         f"Counted over {total:,} rows of {stream_name}, one document each, of up to {slots}."
     )
-    return replace(picture, statistics=measured, counted_on=counted_on)
+    return replace(drawn.picture, statistics=measured, counted_on=counted_on)
 
 
 def measure(

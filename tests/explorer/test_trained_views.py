@@ -14,6 +14,7 @@ from pretrax.explorer.pages import Explorer
 from pretrax.explorer.run_views import POINTS, curves, find_comparisons, find_runs
 from pretrax.tasks import showing
 from pretrax.training.run_configuration import read_directory
+from pretrax.visualization import noise_statistics
 from tests.inference.runs import write_run
 from tests.refusals import refuses
 from tests.tasks.short_library import short_library
@@ -84,7 +85,7 @@ def test_page_offers_only_usable_modes(calls):
 
 @pytest.mark.slow
 def test_statistics_use_the_settings_of_the_form(calls, monkeypatch):
-    monkeypatch.setattr(showing, "STATISTICS_ROWS", 4)
+    monkeypatch.setattr(noise_statistics, "ROWS", 4)
     values = {"objectives.masked_lm.span_lengths": "[0.0, 1.0]"}
     asked = {"objective": "masked_lm", "text": "a b", "vocabulary": "bytes", "values": values}
     assert "<svg" in calls["statistics"](asked)["html"]
