@@ -17,7 +17,7 @@ from ..corpora.vocabularies import load_vocabulary
 from ..inference.answering.answers import Options, answer
 from ..inference.answering.generation import Decoding
 from ..inference.answering.likeliest import Alternatives, likeliest_tokens
-from ..inference.answering.unmasking import MaskSteps, Order, unmasking_steps
+from ..inference.answering.unmasking import MaskSteps, Order, Unmasking, unmasking_steps
 from ..inference.trained import MODES, Trained, check_mode, mode_names, mode_of, prompt_form
 from ..settings import run_directory
 from ..training.run_configuration import read_directory
@@ -139,14 +139,8 @@ class TrainedRuns:
         """Returns the tokens of a text after each step of unmasking."""
         trained = self.open(question.run)
         check_mode(trained, "unmask")
-        return unmasking_steps(
-            trained,
-            question.text,
-            steps=question.steps,
-            order=question.order,
-            temperature=question.temperature,
-            seed=question.seed,
-        )
+        unmasking = Unmasking(question.order, question.steps, question.temperature, question.seed)
+        return unmasking_steps(trained, question.text, unmasking)
 
 
 def _supported(trained: Trained) -> list[str]:

@@ -11,7 +11,7 @@ from .answering.insertions import Written, insert
 from .answering.masks import Guess, fill_masks
 from .answering.next_tokens import next_tokens
 from .answering.scoring import Scored, score
-from .answering.unmasking import unmask
+from .answering.unmasking import Unmasking, unmask
 from .decoding.batching import Batching
 from .decoding.beam_search import Beams, beam_search
 from .decoding.decoding import (
@@ -55,6 +55,7 @@ __all__ = [
     "Sampling",
     "Scored",
     "Trained",
+    "Unmasking",
     "Written",
     "answer",
     "beam_search",

@@ -13,7 +13,7 @@ from ...constraints import AtLeastTwo, Count, OpenShare, checked
 from ...data.corpus import Corpus
 from ...inference import Trained, mode_of
 from ...inference.answering.masks import Masked, masked_tokens
-from ...inference.answering.unmasking import FillingMode, LikeliestOrder, write_masks
+from ...inference.answering.unmasking import FillingMode, LikeliestOrder, Unmasking, write_masks
 from ...inference.trained import check_mode, prompt_form
 from ..figures import HIGHER, Figure
 from .compression import heldout_rows
@@ -103,5 +103,5 @@ def _filling_mode(trained: Trained) -> FillingMode:
 def _written(
     trained: Trained, masked: Sequence[Masked], mode: FillingMode, order: LikeliestOrder, steps: int
 ) -> np.ndarray:
-    tokens_of_rows = write_masks(trained, masked, mode=mode, order=order, steps=steps)
+    tokens_of_rows = write_masks(trained, masked, Unmasking(order, steps), mode=mode)
     return np.concatenate([np.array(row_tokens, np.int32) for row_tokens in tokens_of_rows])

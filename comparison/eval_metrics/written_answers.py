@@ -11,7 +11,7 @@ from ...constraints import checked
 from ...corpora.synthetic_tasks.task import SyntheticQuestion
 from ...inference import Decoding, Trained
 from ...inference.answering.masks import masked_tokens
-from ...inference.answering.unmasking import LikeliestOrder, write_masks
+from ...inference.answering.unmasking import LikeliestOrder, Unmasking, write_masks
 from ...inference.prompting.prompts import BLANK
 from ...inference.trained import prompt_form
 from ..figures import HIGHER, Figure
@@ -114,5 +114,5 @@ def _in_masks(
         masked_tokens(trained, form, *answered_tokens(trained, question, question.answers[0]))
         for question in questions
     ]
-    written = write_masks(trained, rows, mode=mode, order=order)
+    written = write_masks(trained, rows, Unmasking(order), mode=mode)
     return [trained.decode(tokens) for tokens in written]

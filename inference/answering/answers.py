@@ -58,7 +58,7 @@ class Options:
 
     @property
     def batching(self) -> Batching:
-        return Batching(self.decoding.batch_size, self.on_batch)
+        return Batching(self.decoding.batch_size, self.on_batch, self.numbers)
 
 
 def answer(

@@ -11,48 +11,39 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...constraints import Count, NonNegative, checked
+from ...constraints import Count, checked
 from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_width
 from ..decoding.decoding import Prompts, decoder_prompts, decoding_form, required_capacity
-from ..decoding.sampling import numbered_keys
 from ..prompting.prompts import CONTEXT, check_words, decode_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .insertions import Written
-from .unmasking import MaskSlots, Order, Unmasking, check_order, written_tokens
+from .unmasking import CONFIDENT, MaskSlots, MaskWriting, Unmasking, written_tokens
 
 
 @checked
 def continue_blocks(
     trained: Trained,
     texts: Sequence[str],
+    unmasking: Unmasking = CONFIDENT,
     *,
     max_new: Count = 64,
-    steps: Count | None = None,
-    order: Order = "confidence",
-    temperature: NonNegative = 0.0,
-    seed: int = 0,
-    numbers: Sequence[int] | None = None,
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[Written]:
     """Returns up to `max_new` tokens after each text, generated in blocks as in training.
 
-        continue_blocks(trained, ["import os"], order="random", temperature=1.0)
+        continue_blocks(trained, ["import os"], Unmasking(order="random", temperature=1.0))
 
     Blocks are counted from the beginning of the text, whose tokens are kept. Each block is masked,
-    unmasked in an `order` of `unmask`, and stored in the KV cache (Arriola et al. 2025,
-    arXiv:2503.09573, algorithm 2). An encoder-decoder encodes the text again before each block.
+    filled, and stored in the KV cache (Arriola et al. 2025, arXiv:2503.09573, algorithm 2). An
+    encoder-decoder encodes the text again before each block.
 
     Args:
-      steps: number of steps per block. None: the number of masks of the block.
-      temperature: sampling temperature. 0: the most likely token of each mask.
-      numbers: numbers of the texts, for their random keys. None: 0, 1, ….
+      unmasking: how the masks of each block are filled.
 
     Raises:
-      ValueError: A text is empty, a row has more slots than the model has positions, or `order` is
-        "gibbs" with temperature 0.
+      ValueError: A text is empty, or a row has more slots than the model has positions.
     """
-    check_order(order, temperature)
     form = prompt_form(trained, "blocks")
     ids = trained.ids
     for text in texts:
@@ -60,10 +51,11 @@ def continue_blocks(
     rows = [trained.encode(text) for text in texts]
     spare = -max_new % form.block_size  # number of slots of the last block beyond `max_new`
     check_texts(trained, rows, max_new)
-    numbers = range(len(rows)) if numbers is None else numbers
     model, params = decoding_form(trained.model, trained.params)
-    unmasking = Unmasking(order, bool(temperature), form.noise, ids.special("mask"), ids.text)
-    run = jitted(_continue, model, form.block_size, max_new, ids.eos, unmasking)
+    temperature = unmasking.temperature
+    mask = ids.special("mask")
+    writing = MaskWriting(unmasking.order, bool(temperature), form.noise, mask, ids.text)
+    run = jitted(_continue, model, form.block_size, max_new, ids.eos, writing)
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos,))
 
     def continued(chosen: list[int]) -> Iterator[Written]:
@@ -72,8 +64,8 @@ def continue_blocks(
         width = padded_width(batch_rows, limit)
         prompts = decoder_prompts(batch_rows, width=width, block_size=form.block_size)
         required_capacity(model, prompts, max_new)
-        keys = numbered_keys(seed, [numbers[i] for i in chosen])
-        written = run(params, prompts, allowed_V, keys, steps or 0, temperature)
+        keys = batching.keys(unmasking.seed, chosen)
+        written = run(params, prompts, allowed_V, keys, unmasking.steps or 0, temperature)
         for row, tokens in zip(batch_rows, np.asarray(written)):
             answer = tokens[len(row) : len(row) + max_new].tolist()
             ended = ids.eos in answer
@@ -88,7 +80,7 @@ def _continue(
     size,
     max_new,
     eos,
-    unmasking: Unmasking,
+    writing: MaskWriting,
     params,
     prompts: Prompts,
     allowed_V,
@@ -146,7 +138,7 @@ def _continue(
         total_B = jnp.sum(is_mask_BxK, 1)
         steps_B = jnp.where(steps > 0, steps, total_B)
         masks = MaskSlots(masks_BxK, is_mask_BxK, steps_B, keys_B)
-        new_BxK = written_tokens(logits_of, masks, unmasking, temperature, allowed_V)
+        new_BxK = written_tokens(logits_of, masks, writing, temperature, allowed_V)
         tokens_BxS = jnp.where(done_B[:, None], tokens_BxS, block_of(new_BxK))
         if not encodes:
             _, kept = extended(cache, slots_BxK, tokens_BxS[rows_Bx1, slots_BxK])

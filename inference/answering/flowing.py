@@ -16,7 +16,7 @@ from jax import lax
 from ...constraints import Count, checked
 from ...models.embedding_denoiser import LEVELS
 from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted
-from ..decoding.sampling import NEVER, numbered_keys
+from ..decoding.sampling import NEVER
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .masks import batch_of, masked_text
@@ -31,7 +31,6 @@ def follow_flow(
     *,
     steps: Count | None = None,
     seed: int = 0,
-    numbers: Sequence[int] | None = None,
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[str]:
     """Returns the texts with all masks filled. Other tokens do not change.
@@ -45,7 +44,6 @@ def follow_flow(
       trained: a model that `objectives.embedding_diffusion` trained.
       texts: texts with "[MASK]".
       steps: number of equal steps through the noise levels. None: 32.
-      numbers: numbers of the texts, for their noise. None: 0, 1, ….
 
     Raises:
       ValueError: A text has no mask, or the model was not trained for it.
@@ -53,7 +51,6 @@ def follow_flow(
     prompt = prompt_form(trained, "flow")
     rows = [masked_text(trained, text, prompt) for text in texts]
     check_texts(trained, [row.tokens for row in rows])
-    numbers = range(len(rows)) if numbers is None else numbers
     mask = trained.ids.special("mask")
     levels = np.linspace(LEVELS - 1, 0, (steps or DEFAULT_STEPS) + 1).round().astype(np.int32)
     levels = np.maximum(levels, 1)  # 0 would mean no noise
@@ -62,7 +59,7 @@ def follow_flow(
 
     def filled(chosen: list[int]) -> Iterator[str]:
         batch = batch_of(trained, [rows[i].tokens for i in chosen])
-        keys_B = numbered_keys(seed, [numbers[i] for i in chosen])
+        keys_B = batching.keys(seed, chosen)
         written_BxT = np.asarray(run(trained.params, batch, keys_B, levels, allowed_V))
         for i, written_T in zip(chosen, written_BxT.tolist()):
             first = len(prompt.before)

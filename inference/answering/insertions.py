@@ -22,7 +22,7 @@ from ..decoding.batching import (
     padded_rows,
     padded_width,
 )
-from ..decoding.sampling import NEVER, Sampling, choose, numbered_keys
+from ..decoding.sampling import NEVER, Sampling, choose
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 
@@ -45,7 +45,6 @@ def insert(
     max_new: Count = 64,
     temperature: NonNegative = 0.0,
     seed: int = 0,
-    numbers: Sequence[int] | None = None,
     batching: Batching = DEFAULT_BATCHING,
 ) -> list[Written]:
     """Returns each text with up to `max_new` inserted tokens, at positions that the model chooses.
@@ -58,7 +57,6 @@ def insert(
 
     Args:
       temperature: sampling temperature. 0: the most likely slot and token.
-      numbers: numbers of the texts, for their random keys. None: 0, 1, ….
 
     Raises:
       ValueError: A text with its insertions has more slots than the model has positions.
@@ -68,7 +66,6 @@ def insert(
     model = trained.model
     rows = [[*form.before, *trained.encode(text), *form.after] for text in texts]
     check_texts(trained, rows, max_new)
-    numbers = range(len(rows)) if numbers is None else numbers
     run = jitted(insert_tokens, model, form.head, max_new, Sampling(temperature=temperature))
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
 
@@ -77,7 +74,7 @@ def insert(
         width = padded_width([[*row, *[0] * max_new] for row in batch_rows], model.max_positions)
         batch, sizes_B = padded_rows("encoder", batch_rows, width)
         tokens_BxT = batch["encoder_input_tokens"]
-        keys_B = numbered_keys(seed, [numbers[i] for i in chosen])
+        keys_B = batching.keys(seed, chosen)
         state = jax.device_get(run(trained.params, tokens_BxT, sizes_B, allowed_V, keys_B))
         for tokens_T, size, done in zip(*state):
             yield Written(trained.decode(tokens_T[len(form.before) : size].tolist()), bool(done))

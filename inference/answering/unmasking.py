@@ -5,6 +5,7 @@
 Letters: B rows, T slots, K masks of a row, V ids.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -13,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...constraints import Count, NonNegative, checked
+from ...constraints import Count, NonNegative, check_fields
 from ...objectives.contract import Array
 from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_length
-from ..decoding.sampling import NEVER, most_likely, numbered_keys
+from ..decoding.sampling import NEVER, most_likely
 from ..prompting.prompts import decode_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
@@ -33,24 +34,12 @@ FillingMode = Literal["unmask", "denoise"]
 REWRITING = ("mask_predict", "gibbs")  # orders that may overwrite written tokens
 
 
-@checked
-def unmask(
-    trained: Trained,
-    texts: Sequence[str],
-    *,
-    mode: FillingMode = "unmask",
-    steps: Count | None = None,
-    order: Order = "confidence",
-    temperature: NonNegative = 0.0,
-    seed: int = 0,
-    numbers: Sequence[int] | None = None,
-    batching: Batching = DEFAULT_BATCHING,
-) -> list[str]:
-    """Returns the texts with all masks filled. Other tokens do not change.
+@dataclasses.dataclass(frozen=True)
+class Unmasking:
+    """An order, a number of steps, and draws, in which masks are written.
 
-        unmask(trained, ["import [MASK], [MASK]"], order="mask_predict", steps=4)
-        unmask(trained, ["import [MASK], [MASK]"], order="gibbs", steps=20, temperature=1.0)
-        unmask(trained, ["import [MASK], [MASK]"], mode="denoise", steps=32)
+        Unmasking(order="mask_predict", steps=4)
+        Unmasking(order="gibbs", steps=20, temperature=1.0)
 
     The first five orders write each mask once. The other orders may overwrite written tokens:
 
@@ -76,31 +65,57 @@ def unmask(
                         time given the others, with a call of the model each (Wang and Cho 2019,
                         arXiv:1902.04094)
 
-    Args:
-      texts: texts with "[MASK]".
-      mode: "denoise" for a model trained on random tokens. Each mask starts as a random token, and
-        a step may overwrite any of them, in the order "ancestral" (Sahoo et al. 2025,
-        arXiv:2506.10892).
-      steps: number of steps. None: the number of masks of the text.
-      temperature: sampling temperature. 0: the most likely token of each mask.
-      numbers: numbers of the texts, for their random keys. None: 0, 1, ….
+    Attributes:
+      order: Order of the masks.
+      steps: Number of steps. None: the number of masks of the text.
+      temperature: Sampling temperature. 0: the most likely token of each mask.
+      seed: Seed of the sampling.
 
     Raises:
-      ValueError: A text has no mask, or `order` is "gibbs" with temperature 0.
+      ValueError: A value is out of range, or `order` is "gibbs" with temperature 0.
+    """
+
+    order: Order = "confidence"
+    steps: Count | None = None
+    temperature: NonNegative = 0.0
+    seed: int = 0
+
+    def __post_init__(self):
+        check_fields(self)
+        if self.order == "gibbs" and not self.temperature:
+            raise ValueError(
+                "Got order='gibbs' with temperature=0, expected a temperature at which tokens are "
+                "drawn: set a temperature above 0, such as 1."
+            )
+
+
+CONFIDENT = Unmasking()
+
+
+def unmask(
+    trained: Trained,
+    texts: Sequence[str],
+    unmasking: Unmasking = CONFIDENT,
+    *,
+    mode: FillingMode = "unmask",
+    batching: Batching = DEFAULT_BATCHING,
+) -> list[str]:
+    """Returns the texts with all masks filled. Other tokens do not change.
+
+        unmask(trained, ["import [MASK], [MASK]"], Unmasking(order="mask_predict", steps=4))
+        unmask(trained, ["import [MASK], [MASK]"], Unmasking(steps=32), mode="denoise")
+
+    Args:
+      texts: texts with "[MASK]".
+      mode: "denoise" for a model trained on random tokens. Each mask starts as a random token, and a step may overwrite any of them, in the order "ancestral" (Sahoo et al.
+        2025, arXiv:2506.10892).
+
+    Raises:
+      ValueError: A text has no mask.
     """
     prompt = prompt_form(trained, mode)
     masked_texts = [masked_text(trained, text, prompt) for text in texts]
-    written_tokens = write_masks(
-        trained,
-        masked_texts,
-        mode=mode,
-        steps=steps,
-        order=order,
-        temperature=temperature,
-        seed=seed,
-        numbers=numbers,
-        batching=batching,
-    )
+    written_tokens = write_masks(trained, masked_texts, unmasking, mode=mode, batching=batching)
     answers = []
     for row, written_K in zip(masked_texts, written_tokens):
         tokens = np.array(row.tokens)
@@ -110,35 +125,28 @@ def unmask(
     return answers
 
 
-@checked
 def write_masks(
     trained: Trained,
     rows: Sequence[Masked],
+    unmasking: Unmasking = CONFIDENT,
     *,
     mode: FillingMode = "unmask",
-    steps: Count | None = None,
-    order: Order = "confidence",
-    temperature: NonNegative = 0.0,
-    seed: int = 0,
-    numbers: Sequence[int] | None = None,
     batching: Batching = DEFAULT_BATCHING,
     record: int = 0,
 ) -> list[list]:
     """Returns the tokens that fill the masks of each row, as a list of K ids.
 
     Args:
-      rows: tokens with masks. For the other arguments, see `unmask`.
+      rows: tokens with masks.
       record: number of model calls after each of which the K ids are returned, as a list of lists.
         0: only the last ids.
     """
-    numbers = range(len(rows)) if numbers is None else numbers
-    order = "ancestral" if mode == "denoise" else order
-    check_order(order, temperature)
     prompt = prompt_form(trained, mode)
     ids = trained.ids
     check_texts(trained, [row.tokens for row in rows])
-    unmasking = Unmasking(
-        order=order,
+    temperature = unmasking.temperature
+    writing = MaskWriting(
+        order="ancestral" if mode == "denoise" else unmasking.order,
         sampled=bool(temperature),
         noise=prompt.noise,
         mask=ids.special("mask"),
@@ -146,7 +154,7 @@ def write_masks(
         random=mode == "denoise",
         record=record,
     )
-    run = jitted(_unmask, trained.model, mask_reading(trained, prompt), unmasking)
+    run = jitted(_unmask, trained.model, mask_reading(trained, prompt), writing)
     allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
 
     def filled(chosen: list[int]) -> Iterator[list]:
@@ -159,8 +167,8 @@ def write_masks(
         masks = MaskSlots(
             slots_BxK,
             np.arange(slots_BxK.shape[1])[None] < total_B[:, None],
-            np.full_like(total_B, steps) if steps else total_B,
-            numbered_keys(seed, [numbers[i] for i in chosen]),
+            np.full_like(total_B, unmasking.steps) if unmasking.steps else total_B,
+            batching.keys(unmasking.seed, chosen),
         )
         tokens_BxK = np.asarray(run(trained.params, batch, masks, allowed_V, temperature))
         by_row = np.moveaxis(tokens_BxK, 1, 0) if record else tokens_BxK
@@ -168,14 +176,6 @@ def write_masks(
             yield tokens[..., :total].tolist()
 
     return batching.run(filled, [len(row.tokens) for row in rows])
-
-
-def check_order(order: Order, temperature: float) -> None:
-    """Raises ValueError if the order samples tokens and the temperature is 0."""
-    if order == "gibbs" and not temperature:
-        raise ValueError(
-            "Got order='gibbs' with temperature=0: set a temperature above 0, such as 1."
-        )
 
 
 class MaskSteps(NamedTuple):
@@ -192,34 +192,16 @@ class MaskSteps(NamedTuple):
     steps: list[list[str | None]]
 
 
-@checked
-def unmasking_steps(
-    trained: Trained,
-    text: str,
-    *,
-    steps: Count | None = None,
-    order: Order = "confidence",
-    temperature: NonNegative = 0.0,
-    seed: int = 0,
-) -> MaskSteps:
-    """Returns the masks of a text after each step of `unmask`, with the same arguments.
+def unmasking_steps(trained: Trained, text: str, unmasking: Unmasking = CONFIDENT) -> MaskSteps:
+    """Returns the masks of a text after each step of `unmask`.
 
     unmasking_steps(trained, "import [MASK], [MASK]").steps
     # [[None, "sys"], ["os", "sys"]]
     """
-    check_order(order, temperature)
     row = masked_text(trained, text, prompt_form(trained, "unmask"))
-    calls = (steps or len(row.masks)) * (len(row.masks) if order == "gibbs" else 1)
-    (history,) = write_masks(
-        trained,
-        [row],
-        steps=steps,
-        order=order,
-        temperature=temperature,
-        seed=seed,
-        batching=Batching(size=1),
-        record=calls,
-    )
+    visits = len(row.masks) if unmasking.order == "gibbs" else 1
+    calls = (unmasking.steps or len(row.masks)) * visits
+    (history,) = write_masks(trained, [row], unmasking, batching=Batching(size=1), record=calls)
     ids = trained.ids
 
     def spelled(token: int) -> str:
@@ -245,8 +227,8 @@ class MaskSlots(NamedTuple):
         return jnp.sum(self.is_mask, 1)
 
 
-class Unmasking(NamedTuple):
-    """How masks are filled: the order, the initial tokens and the noise."""
+class MaskWriting(NamedTuple):
+    """The part of an `Unmasking` that a compiled program is kept for, and a model's noise."""
 
     order: Order
     sampled: bool  # whether tokens are sampled instead of the most likely ones
@@ -260,7 +242,7 @@ class Unmasking(NamedTuple):
 def _unmask(
     model,
     reading: MaskReading,
-    unmasking: Unmasking,
+    writing: MaskWriting,
     params,
     batch,
     masks: MaskSlots,
@@ -278,38 +260,38 @@ def _unmask(
         filled_BxT = input_BxT.at[rows_Bx1, slots_BxK].set(tokens_BxK, mode="drop")
         return mask_logits(model, reading, params, batch | {name: filled_BxT}, masks.slots)
 
-    return written_tokens(logits_of, masks, unmasking, temperature, allowed_V)
+    return written_tokens(logits_of, masks, writing, temperature, allowed_V)
 
 
 def written_tokens(
     logits_of: Callable,
     masks: MaskSlots,
-    unmasking: Unmasking,
+    writing: MaskWriting,
     temperature: float,
     allowed_V: Array,
 ):
-    """Returns the tokens i32[B, K] that fill masks, in an order of `unmask`.
+    """Returns the tokens i32[B, K] that fill masks, in an order of `Unmasking`.
 
-    If `unmasking.record` is not 0, returns the tokens after each call, i32[record, B, K].
+    If `writing.record` is not 0, returns the tokens after each call, i32[record, B, K].
 
     Args:
       logits_of: function from the current tokens i32[B, K] of the masks to their logits f32[B, K,
         V].
     """
-    order = unmasking.order
+    order = writing.order
 
     def allowed_logits(tokens_BxK):
         return jnp.where(allowed_V, logits_of(tokens_BxK), NEVER)
 
     if order == "ancestral":
-        return _ancestral(allowed_logits, masks, unmasking, temperature)
+        return _ancestral(allowed_logits, masks, writing, temperature)
     total_B = masks.total
     calls_B = masks.steps * total_B if order == "gibbs" else masks.steps
 
     def predicted(s, tokens_BxK):
         """Returns for each mask a token, its probability and its priority, each [B, K]."""
         logits = allowed_logits(tokens_BxK)
-        if unmasking.sampled:
+        if writing.sampled:
             logits = logits / temperature
             keys_BxK = _slot_keys(masks, s, DRAW)
             chosen_BxK = jax.vmap(jax.vmap(jax.random.categorical))(keys_BxK, logits)
@@ -333,8 +315,8 @@ def written_tokens(
             now_BxK = masks.is_mask & (visit_BxK == (s % total_B)[:, None])
             now_BxK &= (s < calls_B)[:, None]
         else:
-            now_BxK = masks.is_mask & (tokens_BxK == unmasking.mask)
-        tokens_BxK = jnp.where(now_BxK, unmasking.mask, tokens_BxK)
+            now_BxK = masks.is_mask & (tokens_BxK == writing.mask)
+        tokens_BxK = jnp.where(now_BxK, writing.mask, tokens_BxK)
         chosen_BxK, chosen_p_BxK, priority_BxK = predicted(s, tokens_BxK)
         if order not in REWRITING:  # all masks are spread over the steps as evenly as possible
             count_B = total_B * (s + 1) // masks.steps - total_B * s // masks.steps
@@ -343,8 +325,8 @@ def written_tokens(
         return tokens_BxK, jnp.where(now_BxK, chosen_p_BxK, p_BxK)
 
     shape = masks.slots.shape
-    start = jnp.full(shape, unmasking.mask, jnp.int32), jnp.zeros(shape, jnp.float32)
-    return _repeated(jnp.max(calls_B), call, start, unmasking.record)
+    start = jnp.full(shape, writing.mask, jnp.int32), jnp.zeros(shape, jnp.float32)
+    return _repeated(jnp.max(calls_B), call, start, writing.record)
 
 
 def _repeated(calls, call: Callable, start: tuple, record: int):
@@ -361,19 +343,17 @@ def _repeated(calls, call: Callable, start: tuple, record: int):
     return lax.fori_loop(0, calls, recorded, (start, history))[1]
 
 
-def _ancestral(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
+def _ancestral(logits_of, masks: MaskSlots, writing: MaskWriting, temperature):
     """Returns the tokens i32[B, K] that fill masks in the order "ancestral"."""
-    first, end = unmasking.text
-    noise = unmasking.noise or mask_noise
+    first, end = writing.text
+    noise = writing.noise or mask_noise
 
     def drawn(key, logits_V, token, time, earlier):
-        if unmasking.sampled:
+        if writing.sampled:
             p_V = jax.nn.softmax(logits_V / temperature)
         else:
             p_V = jax.nn.one_hot(most_likely(logits_V), logits_V.size)
-        weights_V = posterior_weights(
-            p_V, token, unmasking.mask, unmasking.text, noise, time, earlier
-        )
+        weights_V = posterior_weights(p_V, token, writing.mask, writing.text, noise, time, earlier)
         # If no earlier id is possible, the token stays.
         earlier_token = jax.random.categorical(key, jnp.log(weights_V))
         return jnp.where(jnp.any(weights_V > 0), earlier_token, token)
@@ -388,10 +368,10 @@ def _ancestral(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
         is_early = (s < masks.steps)[:, None]
         return (jnp.where(is_early, drawn_BxK, tokens_BxK).astype(jnp.int32),)
 
-    start_BxK = jnp.full(masks.slots.shape, unmasking.mask, jnp.int32)
-    if unmasking.random:
+    start_BxK = jnp.full(masks.slots.shape, writing.mask, jnp.int32)
+    if writing.random:
         start_BxK = first + (_random(masks, 0) * (end - first)).astype(jnp.int32)
-    return _repeated(jnp.max(masks.steps), step, (start_BxK,), unmasking.record)
+    return _repeated(jnp.max(masks.steps), step, (start_BxK,), writing.record)
 
 
 def _margin(p_BxKxV):

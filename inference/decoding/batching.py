@@ -9,6 +9,8 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from .sampling import numbered_keys
+
 LENGTH_MULTIPLE = 32  # rows are padded to a multiple, so that they share compiled programs
 
 
@@ -42,10 +44,16 @@ def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 
 
 class Batching(NamedTuple):
-    """How many rows are computed together."""
+    """How many rows are computed together, and which random keys they get."""
 
     size: int = 32  # number of rows of a batch
     on_batch: Callable[[Any], None] | None = None  # called after a batch with its number of rows
+    # Numbers of the rows, which their random keys are derived from. None: 0, 1, ….
+    numbers: Sequence[int] | None = None
+
+    def keys(self, seed: int, rows: Sequence[int]):
+        """Returns a random key for each of these rows, given by their indices."""
+        return numbered_keys(seed, [self.numbers[i] for i in rows] if self.numbers else rows)
 
     def run(self, compute: Callable[[list[int]], Iterable], sizes: Sequence[int]) -> list:
         """Returns the result of each row, in the order of the rows.

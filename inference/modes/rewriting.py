@@ -9,13 +9,13 @@ from ..answering.continued_blocks import continue_blocks
 from ..answering.flowing import follow_flow
 from ..answering.generation import Decoding
 from ..answering.insertions import Written, insert
-from ..answering.unmasking import FillingMode, unmask
+from ..answering.unmasking import FillingMode, Unmasking, unmask
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, check_trained_for, register_mode
 from .guesses import MASK_TRAINING, MASKED_TEXT, mask_form
 
 
-def _settings(options: Options) -> dict:
-    """Returns the settings of all these modes. Raises ValueError for other settings."""
+def _check_single_draw(options: Options) -> None:
+    """Raises ValueError for settings of decoding that none of these modes uses."""
     decoding = options.decoding
     if decoding != dataclasses.replace(
         Decoding(max_new=decoding.max_new, batch_size=decoding.batch_size, seed=decoding.seed),
@@ -25,47 +25,55 @@ def _settings(options: Options) -> dict:
             "Got a filter, a penalty, beams, samples, stops or drafts, expected none: this mode "
             "supports only a temperature."
         )
-    return dict(
-        temperature=decoding.temperature,
-        seed=decoding.seed,
-        numbers=options.numbers,
-        batching=options.batching,
-    )
+
+
+def _unmasking(options: Options) -> Unmasking:
+    _check_single_draw(options)
+    decoding = options.decoding
+    return Unmasking(options.order, options.steps, decoding.temperature, decoding.seed)
 
 
 def _unmasked(
     mode: FillingMode, trained: Trained, texts: Sequence[str], options: Options
 ) -> list[dict]:
-    settings = _settings(options)
-    filled = unmask(trained, texts, mode=mode, steps=options.steps, order=options.order, **settings)
+    filled = unmask(trained, texts, _unmasking(options), mode=mode, batching=options.batching)
     return [{"answer": text} for text in filled]
 
 
 def _flowed(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    settings = _settings(options)
-    if settings.pop("temperature"):
+    _check_single_draw(options)
+    decoding = options.decoding
+    if decoding.temperature:
         raise ValueError(
             "Got a temperature above 0, expected 0: a flow samples only its initial noise. For "
             "another text, set another seed."
         )
-    filled = follow_flow(trained, texts, steps=options.steps, **settings)
+    filled = follow_flow(
+        trained, texts, steps=options.steps, seed=decoding.seed, batching=options.batching
+    )
     return [{"answer": text} for text in filled]
 
 
 def _inserted(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    return _records(insert(trained, texts, max_new=options.decoding.max_new, **_settings(options)))
+    _check_single_draw(options)
+    decoding = options.decoding
+    inserted = insert(
+        trained,
+        texts,
+        max_new=decoding.max_new,
+        temperature=decoding.temperature,
+        seed=decoding.seed,
+        batching=options.batching,
+    )
+    return _records(inserted)
 
 
 def _blocks(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    continued = continue_blocks(
-        trained,
-        texts,
-        max_new=options.decoding.max_new,
-        steps=options.steps,
-        order=options.order,
-        **_settings(options),
+    unmasking = _unmasking(options)
+    max_new = options.decoding.max_new
+    return _records(
+        continue_blocks(trained, texts, unmasking, max_new=max_new, batching=options.batching)
     )
-    return _records(continued)
 
 
 def _records(answers: Sequence[Written]) -> list[dict]:

@@ -1,5 +1,6 @@
 """Ancestral sampling: from a model that knows the distribution of text, and from real models."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 from pretrax import objectives
 from pretrax.inference import Batching, answer, unmask
 from pretrax.inference.answering.ancestral import mask_noise, posterior_weights, transition_probs
-from pretrax.inference.answering.unmasking import MaskSlots, Unmasking, written_tokens
+from pretrax.inference.answering.unmasking import MaskSlots, MaskWriting, Unmasking, written_tokens
 from tests.inference.runs import IDS, trained
 from tests.refusals import refuses
 
@@ -68,7 +69,7 @@ def test_exact_model_samples_its_own_distribution(name):
     def draw(steps, temperature):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(3), jnp.arange(rows))
         masks = MaskSlots(slots, slots >= 0, jnp.full(rows, steps), keys)
-        how = Unmasking("ancestral", temperature > 0, NOISES[name], MASK, TEXT, name == "uniform")
+        how = MaskWriting("ancestral", temperature > 0, NOISES[name], MASK, TEXT, name == "uniform")
         return written_tokens(logits_of, masks, how, temperature, jnp.asarray(P > 0))
 
     for steps in (1, 5):
@@ -85,7 +86,7 @@ def test_written_tokens_are_final_only_for_mask_noise():
         return jax.nn.one_hot(jnp.broadcast_to(written, tokens.shape), SIZE) * 9.0
 
     tokens_by_step = []
-    how = Unmasking("ancestral", sampled=False, noise=None, mask=MASK, text=TEXT)
+    how = MaskWriting("ancestral", sampled=False, noise=None, mask=MASK, text=TEXT)
     for steps in (1, 2, 3, 4):
         rows = jnp.arange(24)[None], jnp.ones((1, 24), bool), jnp.array([steps])
         masks = MaskSlots(*rows, jax.random.key(5)[None])
@@ -108,14 +109,15 @@ def test_written_tokens_are_final_only_for_mask_noise():
 )
 def test_masks_are_filled_and_other_text_stays(layout, objective, mode):
     trained_model = trained(layout, objective)
-    write = functools.partial(unmask, trained_model, mode=mode, order="ancestral")
+    write = functools.partial(unmask, trained_model, mode=mode)
     texts = ["a [MASK]", "[MASK]bc[MASK]d, and more", "so[MASK][MASK]"]
     for temperature in (0.0, 1.0):
-        found = write(texts, steps=3, temperature=temperature)
-        assert found == write(texts, steps=3, temperature=temperature, batching=Batching(2))
+        how = Unmasking("ancestral", steps=3, temperature=temperature)
+        found = write(texts, how)
+        assert found == write(texts, how, batching=Batching(2))
         assert all(len(text) >= 3 for text in found)
         assert found[0].startswith("a ") and "d, and more" in found[1] and found[2][:2] == "so"
-    assert write(texts, steps=3, temperature=1.0, seed=1) != found
+    assert write(texts, dataclasses.replace(how, seed=1)) != found
     records = answer(trained_model, mode, [{"text": text} for text in texts])
     assert [record["answer"] for record in records] == unmask(trained_model, texts, mode=mode)
 

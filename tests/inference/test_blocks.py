@@ -14,6 +14,7 @@ from pretrax import models
 from pretrax.inference import Batching, Trained, answer, continue_blocks, score
 from pretrax.inference.answering.answers import Options
 from pretrax.inference.answering.generation import Decoding
+from pretrax.inference.answering.unmasking import Unmasking
 from pretrax.inference.trained import allowed_token_mask, check_mode, mode_of
 from pretrax.models import builders
 from pretrax.models.trees import flattened, nested
@@ -112,18 +113,15 @@ def test_last_block_ends_at_the_last_position(layout):
 
 @pytest.mark.slow
 def test_samples_depend_only_on_their_number():
-    draw = functools.partial(
-        continue_blocks,
-        model(),
-        max_new=20,
-        order="random",
-        temperature=1.0,
-        steps=4,
-        batching=Batching(size=1),
-    )
-    both = draw(TEXTS[:2], numbers=[5, 6])
-    assert draw(TEXTS[1:2], numbers=[6]) == both[1:]
-    assert draw(TEXTS[1:2], numbers=[7]) != both[1:]
+    how = Unmasking("random", steps=4, temperature=1.0)
+
+    def draw(texts, numbers):
+        batching = Batching(size=1, numbers=numbers)
+        return continue_blocks(model(), texts, how, max_new=20, batching=batching)
+
+    both = draw(TEXTS[:2], [5, 6])
+    assert draw(TEXTS[1:2], [6]) == both[1:]
+    assert draw(TEXTS[1:2], [7]) != both[1:]
 
 
 def test_block_diffusion_model_answers_in_blocks_mode():
@@ -136,8 +134,6 @@ def test_block_diffusion_model_answers_in_blocks_mode():
         check_mode(trained("decoder", "causal_lm"), "blocks")
     with refuses(ValueError, "--run=RUN", "--heldout"):
         score(model(), [("", "a text")])
-    with refuses(ValueError, "gibbs", "0"):
-        continue_blocks(model(), ["a"], max_new=2, order="gibbs")
     with refuses(ValueError, repr(" ")):
         continue_blocks(model(), [" "])
 
@@ -230,8 +226,10 @@ def test_sampled_blocks_follow_the_model_distribution(layout, prompt):
     """Uses a chi-squared test with a significance level of 0.001."""
     expected, draws = pairs_written(layout, prompt, temperature=0.8), 1500
     assert sum(expected.values()) == pytest.approx(1)
-    settings = dict(max_new=PAIR, order="random", temperature=0.8, batching=Batching(draws))
-    drawn = continue_blocks(tiny_model(layout), [prompt] * draws, **settings)
+    how = Unmasking("random", temperature=0.8)
+    batching = Batching(draws)
+    model = tiny_model(layout)
+    drawn = continue_blocks(model, [prompt] * draws, how, max_new=PAIR, batching=batching)
     found = collections.Counter(map(tuple, drawn))
     assert found.keys() <= expected.keys()
     often = [outcome for outcome, p in expected.items() if p * draws >= 5]

@@ -82,7 +82,7 @@ def test_masks_are_filled_and_other_text_stays():
     assert found == follow_flow(model, TEXTS, steps=3, batching=Batching(2))
     assert found[0].startswith("a ") and "d, and more" in found[1] and found[2][:2] == "so"
     assert follow_flow(model, TEXTS, steps=3, seed=1) != found
-    assert follow_flow(model, TEXTS[1:], steps=3, numbers=[1, 2]) == found[1:]
+    assert follow_flow(model, TEXTS[1:], steps=3, batching=Batching(numbers=[1, 2])) == found[1:]
     records = answer(model, "flow", [{"text": text} for text in TEXTS])
     assert [record["answer"] for record in records] == follow_flow(model, TEXTS, steps=32)
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import log_softmax, softmax
 from scipy.stats import chisquare
 
-from pretrax.inference import Decoding, Options, answer, insert
+from pretrax.inference import Batching, Decoding, Options, answer, insert
 from pretrax.inference.answering.insertions import insert_tokens
 from pretrax.inference.decoding.batching import encoder_batch
 from pretrax.inference.decoding.sampling import Sampling, numbered_keys
@@ -125,7 +125,10 @@ def test_slot_and_token_follow_their_joint_distribution():
 def test_insertions_do_not_depend_on_other_texts():
     one, settings = model(NEVER), dict(max_new=5, temperature=1.0, seed=3)
     together = insert(one, [SHORT, LONG * 2], **settings)
-    alone = [insert(one, [x], numbers=[i], **settings)[0] for i, x in enumerate([SHORT, LONG * 2])]
+    alone = [
+        insert(one, [text], batching=Batching(numbers=[i]), **settings)[0]
+        for i, text in enumerate([SHORT, LONG * 2])
+    ]
     assert together == alone
     assert insert(one, [SHORT], **settings | {"seed": 4}) != alone[:1]
 

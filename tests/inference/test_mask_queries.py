@@ -8,7 +8,7 @@ import pytest
 from pretrax.inference.answering.mask_queries import mask_reading, mask_states
 from pretrax.inference.answering.masks import Masked, batch_of, fill_masks
 from pretrax.inference.answering.scoring import hidden_log_probs
-from pretrax.inference.answering.unmasking import unmask, write_masks
+from pretrax.inference.answering.unmasking import Unmasking, unmask, write_masks
 from pretrax.inference.trained import prompt_form
 from pretrax.objectives import layouts
 from tests.inference.runs import IDS, trained
@@ -105,10 +105,10 @@ def test_masks_are_filled_with_text_in_any_order(name):
     trained_model = model(name)
     rows = [Masked([40, IDS.mask, 41, IDS.mask], [1, 3]), Masked([IDS.mask] * 3, [0, 1, 2])]
     for order in ("confidence", "random", "left_to_right"):
-        written = write_masks(trained_model, rows, order=order, temperature=1.0)
+        written = write_masks(trained_model, rows, Unmasking(order, temperature=1.0))
         assert [len(tokens) for tokens in written] == [2, 3]
         assert all(IDS.text[0] <= token < IDS.text[1] for row in written for token in row)
-    (answer,) = unmask(trained_model, ["a[MASK]c"], steps=1)
+    (answer,) = unmask(trained_model, ["a[MASK]c"], Unmasking(steps=1))
     assert answer[0] == "a" and answer[-1] == "c"
     (masks,) = fill_masks(trained_model, ["a[MASK][MASK]"], top=10**6)
     for guesses in masks:

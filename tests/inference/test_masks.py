@@ -12,7 +12,7 @@ import pytest
 from pretrax import objectives
 from pretrax.inference import Batching, answer
 from pretrax.inference.answering.masks import Masked, batch_of, fill_masks, masked_text
-from pretrax.inference.answering.unmasking import unmask, unmasking_steps, write_masks
+from pretrax.inference.answering.unmasking import Unmasking, unmask, unmasking_steps, write_masks
 from pretrax.inference.trained import allowed_token_mask, prompt_form
 from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, corrupted_document, live, trained
@@ -193,7 +193,9 @@ def test_confidence_order_writes_the_most_confident_first(name, steps):
         total = text.count("[MASK]")
         *_, expected = revealed(name, text, steps or total)
         bos = len(prompt_form(trained_model, "unmask").before)
-        assert unmask(trained_model, [text], steps=steps) == [CODEC.decode(expected[bos:])]
+        assert unmask(trained_model, [text], Unmasking(steps=steps)) == [
+            CODEC.decode(expected[bos:])
+        ]
 
 
 def predicted_again(name, text, steps):
@@ -239,7 +241,7 @@ def test_mask_predict_repredicts_the_least_probable(name, steps):
     for text in TEXTS[1:3]:
         tokens = predicted_again(name, text, steps)
         expected = CODEC.decode(tokens[len(frame.before) : len(tokens) - len(frame.after)])
-        assert unmask(trained_model, [text], order="mask_predict", steps=steps) == [expected]
+        assert unmask(trained_model, [text], Unmasking("mask_predict", steps)) == [expected]
 
 
 @pytest.mark.slow
@@ -247,11 +249,11 @@ def test_mask_predict_repredicts_the_least_probable(name, steps):
 def test_gibbs_order_redraws_each_mask_in_turn(name):
     trained_model = model(name)
     frame = prompt_form(trained_model, "unmask")
-    how = dict(order="gibbs", steps=3, temperature=2.0, seed=4)
+    how = Unmasking("gibbs", steps=3, temperature=2.0, seed=4)
     for text in TEXTS[1:3]:
         tokens = drawn_in_turn(name, text, steps=3, temperature=2.0, seed=4)
         expected = CODEC.decode(tokens[len(frame.before) : len(tokens) - len(frame.after)])
-        assert unmask(trained_model, [text], **how) == [expected]
+        assert unmask(trained_model, [text], how) == [expected]
 
 
 @pytest.mark.parametrize("order", ["margin", "entropy", "left_to_right"])
@@ -271,7 +273,7 @@ def test_ordered_masks_are_written_one_after_another(order):
             "left_to_right": -np.array(left),
         }[order].argmax()
         tokens[left[first]] = p[first].argmax()
-    assert write_masks(one, [row], order=order) == [tokens[row.masks].tolist()]
+    assert write_masks(one, [row], Unmasking(order)) == [tokens[row.masks].tolist()]
 
 
 @pytest.mark.slow
@@ -286,19 +288,19 @@ def test_ordered_masks_are_written_one_after_another(order):
     ],
 )
 def test_unmasked_text_does_not_depend_on_the_batch(order, temperature, steps):
-    how = dict(order=order, temperature=temperature, steps=steps, seed=5)
+    how = Unmasking(order, steps, temperature, seed=5)
     trained_model = model("masked_diffusion")
-    whole = unmask(trained_model, TEXTS, **how)
-    assert unmask(trained_model, TEXTS, batching=Batching(3), **how) == whole
+    whole = unmask(trained_model, TEXTS, how)
+    assert unmask(trained_model, TEXTS, how, batching=Batching(3)) == whole
     for i, text in enumerate(TEXTS):
-        assert unmask(trained_model, [text], numbers=[i], **how) == [whole[i]]
+        assert unmask(trained_model, [text], how, batching=Batching(numbers=[i])) == [whole[i]]
 
 
 @pytest.mark.slow
 def test_orders_and_sample_numbers_give_different_texts():
     one, text = model("masked_diffusion"), "[MASK]" * 12
     texts = {
-        order: unmask(one, [text] * 2, order=order, temperature=1.0)
+        order: unmask(one, [text] * 2, Unmasking(order, temperature=1.0))
         for order in ("confidence", "random")
     }
     assert len({*texts["confidence"], *texts["random"]}) == 4
@@ -317,7 +319,7 @@ def test_orders_and_sample_numbers_give_different_texts():
 def test_only_text_ids_are_written(name, order):
     """Special tokens and rows of the embedding that are not ids are never written."""
     rows = [Masked([IDS.mask] * 40, [*range(1, 40)])] * 4
-    for tokens in write_masks(model(name), rows, temperature=8.0, steps=3, order=order):
+    for tokens in write_masks(model(name), rows, Unmasking(order, steps=3, temperature=8.0)):
         assert all(IDS.text[0] <= token < IDS.text[1] for token in tokens)
 
 
@@ -329,7 +331,6 @@ def test_only_text_ids_are_guessed():
 
 
 def test_invalid_unmasking_settings_are_rejected():
-    trained_model = model("masked_diffusion")
     for settings, values in (
         (dict(order="first"), ["order", "'ancestral'", "'gibbs'", "'first'"]),
         (dict(order="gibbs"), ["order='gibbs'", "temperature=0"]),
@@ -337,7 +338,7 @@ def test_invalid_unmasking_settings_are_rejected():
         (dict(temperature=-1), ["temperature", 0, -1]),
     ):
         with refuses(ValueError, *values):
-            unmask(trained_model, ["[MASK]"], **settings)
+            Unmasking(**settings)
 
 
 @pytest.mark.sampled
@@ -355,15 +356,15 @@ def test_invalid_unmasking_settings_are_rejected():
 def test_shown_unmasking_steps_end_with_the_answer(order, temperature):
     trained_model = model("masked_diffusion")
     text = "[MASK]a" * 7
-    settings = dict(order=order, temperature=temperature, steps=3, seed=5)
-    shown = unmasking_steps(trained_model, text, **settings)
+    how = Unmasking(order, steps=3, temperature=temperature, seed=5)
+    shown = unmasking_steps(trained_model, text, how)
     assert len(shown.steps) == (3 * 7 if order == "gibbs" else 3)
     tokens = list(shown.tokens)
     for slot, token in zip(shown.masks, shown.steps[-1], strict=True):
         tokens[slot] = token
     before = len(prompt_form(trained_model, "unmask").before)
     after = len(prompt_form(trained_model, "unmask").after)
-    (expected,) = unmask(trained_model, [text], **settings)
+    (expected,) = unmask(trained_model, [text], how)
     spelled = "".join(tokens[before : len(tokens) - after])
     assert re.sub("�+", "�", spelled) == re.sub("�+", "�", expected)  # parts of a character
     written = [sum(token is not None for token in step) for step in shown.steps]
