@@ -173,7 +173,17 @@ class DecodeState(NamedTuple):
     seen: Any  # bool[B, V]: ids in each row, for the repetition penalty; None without a penalty
 
 
-def decode(
+def decode(*arguments: Any, max_new: int, **settings: Any) -> Decoded:
+    """Returns the last value of `decode_stream`, which takes the same arguments.
+
+    decoded = decode(*decoding_form(model, params), decoder_prompts([[5, 6, 7]]), max_new=20)
+    decoded.tokens[0][3 : decoded.ends[0]]        # 20 tokens, always the most likely
+    """
+    *_, decoded = decode_stream(*arguments, max_new=max_new, chunk_size=max_new, **settings)
+    return decoded
+
+
+def decode_stream(
     model: Model,
     params: dict,
     prompts: Prompts,
@@ -184,55 +194,21 @@ def decode(
     keys: Array | None = None,
     allowed_tokens: Array | None = None,
     rules: GenerationRules = NO_RULES,
-) -> Decoded:
+    chunk_size: int = 16,
+) -> Iterator[Decoded]:
     """Generates up to `max_new` tokens after each prompt, or up to a stop id.
 
-        decoded = decode(*decoding_form(model, params), decoder_prompts([[5, 6, 7]]), max_new=20)
-        decoded.tokens[0][3 : decoded.ends[0]]        # 20 tokens, always the most likely
+    Yields a `Decoded` with S = P + max_new after every `chunk_size` tokens, to stream the text or
+    to stop early.
 
     Args:
       model, params: results of `decoding_form`.
       keys: a random key for each row. Required if sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.
 
-    Returns:
-      A `Decoded` with S = P + max_new.
-
     Raises:
       ValueError: `max_new` is below 1, prompt and generated tokens exceed the model's positions, or
         sampling has a temperature but no keys.
-    """
-    stream = decode_stream(
-        model,
-        params,
-        prompts,
-        max_new=max_new,
-        stop_ids=stop_ids,
-        sampling=sampling,
-        keys=keys,
-        allowed_tokens=allowed_tokens,
-        rules=rules,
-        chunk_size=max_new,
-    )
-    return list(stream)[-1]
-
-
-def decode_stream(
-    model,
-    params,
-    prompts: Prompts,
-    *,
-    max_new: int,
-    stop_ids: Sequence[int] = (),
-    sampling: Sampling = GREEDY,
-    keys=None,
-    allowed_tokens=None,
-    rules: GenerationRules = NO_RULES,
-    chunk_size: int = 16,
-) -> Iterator[Decoded]:
-    """Yields a `Decoded` after every `chunk_size` tokens, to stream the text or to stop early.
-
-    The last value equals the result of `decode` with the same arguments.
     """
     capacity = required_capacity(model, prompts, max_new)
     keys = row_keys(sampling, keys, prompts)
