@@ -4,6 +4,7 @@ The pages need no program either. A choice of settings is a group of radio butto
 arrow keys step through them.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
@@ -50,31 +51,21 @@ def export(
 
 def drawn_views(drawing: Objectives, name: str) -> list[tuple[ShownSettings, Shown]]:
     """Returns the settings of an objective with their views."""
-    vocabulary = vocabulary_of(drawing, name)
-    shown = variants(choice_of(name).build)
-    views = [view_of(name, variant, vocabulary) for variant in shown]
-    return [
-        (settings, drawing.show(view, picture_page.text)) for settings, view in zip(shown, views)
-    ]
-
-
-def vocabulary_of(drawing: Objectives, name: str) -> str:
-    """Returns "words", or "bytes" for an objective that needs tokens that words lack."""
+    view = View(objective=name, text=TEXT)
     try:
-        drawing.show(view_of(name, PUBLISHED, "words"))
-    except ValueError:
-        return "bytes"
-    return "words"
-
-
-def view_of(name: str, variant: ShownSettings, vocabulary: str) -> View:
-    return View(
-        objective=name,
-        text=TEXT,
-        values=variant.values,
-        seed=variant.seed,
-        vocabulary=vocabulary,
-    )
+        drawing.show(view)
+    except ValueError:  # The objective needs tokens that a vocabulary of words lacks.
+        view = dataclasses.replace(view, vocabulary="bytes")
+    return [
+        (
+            settings,
+            drawing.show(
+                dataclasses.replace(view, values=settings.values, seed=settings.seed),
+                picture_page.text,
+            ),
+        )
+        for settings in variants(choice_of(name).build)
+    ]
 
 
 def variants(build: Callable) -> list[ShownSettings]:

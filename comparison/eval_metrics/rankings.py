@@ -1,7 +1,5 @@
 """Rankings: the most probable of a few answers, zero-shot."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ...constraints import Count, checked
@@ -36,19 +34,13 @@ def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
     scores = answer_log_probs(subject.trained, questions)
     chance = float(np.mean([1 / len(question.answers) for question in questions]))
     usual = [most_frequent_name(passage) == name for passage, name in passages]
-    per_token, whole = _shares(scores, right)
+    shares = [
+        [share_right(scores_Ax2[:, column], k) for column in (0, 1)]
+        for scores_Ax2, k in zip(scores, right)
+    ]
+    whole, per_token = np.mean(shares, 0).tolist()
     return [
         Figure("fill_in", whole, "share", HIGHER, chance),
         Figure("fill_in/per_token", per_token, "share", HIGHER, chance),
         Figure("fill_in/most_frequent_name", float(np.mean(usual)), "share", NEITHER, chance),
     ]
-
-
-def _shares(scores: Sequence[np.ndarray], right: Sequence[int]) -> tuple[float, float]:
-    """Returns the shares of correct answers by log-probability per token, and of whole answers."""
-    shares = [
-        [share_right(scores_Ax2[:, column], k) for column in (1, 0)]
-        for scores_Ax2, k in zip(scores, right)
-    ]
-    per_token, whole = np.mean(shares, 0)
-    return float(per_token), float(whole)

@@ -69,9 +69,10 @@ def unmasking(
     baseline = float(np.bincount(truth).max() / truth.size)
     note = f"{truth.size} tokens, {share:.0%} of rows of {row_tokens}"
     parts = {
-        (order, count): float(np.mean(_written(trained, masked, mode, order, count) == truth))
+        (order, count): float(np.mean(np.concatenate(written) == truth))
         for order in orders
         for count in steps
+        for written in [write_masks(trained, masked, Unmasking(order, count), mode=mode)]
     }
     whole = parts[orders[0], steps[-1]]
     return [Figure("unmasking", whole, "share", HIGHER, baseline, note)] + [
@@ -98,10 +99,3 @@ def masked_rows(
 
 def _filling_mode(trained: Trained) -> FillingMode:
     return "denoise" if mode_of(trained) == "denoise" else "unmask"
-
-
-def _written(
-    trained: Trained, masked: Sequence[Masked], mode: FillingMode, order: LikeliestOrder, steps: int
-) -> np.ndarray:
-    tokens_of_rows = write_masks(trained, masked, Unmasking(order, steps), mode=mode)
-    return np.concatenate([np.array(row_tokens, np.int32) for row_tokens in tokens_of_rows])

@@ -212,6 +212,13 @@ def _figures(
     written = [record["answer"] for record in answer(writer, "respond", items, options)]
     usual_pairs = [_usual_pair(training_answers)] * len(answers)
     usual_answers = [task_metrics.majority(training_answers)] * len(answers)
+    rouge, usual_rouge = (
+        task_metrics.rouge(answers, texts)["rouge2"] for texts in (written, usual_pairs)
+    )
+    exact, usual_exact = (
+        task_metrics.exact_match(answers, texts)["exact_match"]
+        for texts in (written, usual_answers)
+    )
     nats = answer_nats(writer, answered["validation"])
     baseline = _nats_by_frequency(answered, writer.ids)
     # Bits per byte for each nat of all answers.
@@ -219,29 +226,9 @@ def _figures(
     return [
         Figure(name, 1 - nats / baseline, NATS_SAVED, HIGHER, 0.0),
         Figure(f"{name}/bits_per_byte", nats * bits, "bits per byte", LOWER, baseline * bits),
-        Figure(
-            f"{name}/rouge_2",
-            _rouge_2(answers, written),
-            "ROUGE-2 F1",
-            HIGHER,
-            _rouge_2(answers, usual_pairs),
-        ),
-        Figure(
-            f"{name}/exact_match",
-            _exact_match(answers, written),
-            "share",
-            HIGHER,
-            _exact_match(answers, usual_answers),
-        ),
+        Figure(f"{name}/rouge_2", rouge, "ROUGE-2 F1", HIGHER, usual_rouge),
+        Figure(f"{name}/exact_match", exact, "share", HIGHER, usual_exact),
     ]
-
-
-def _rouge_2(answers: Sequence[str], written: Sequence[str]) -> float:
-    return task_metrics.rouge(answers, written)["rouge2"]
-
-
-def _exact_match(answers: Sequence[str], written: Sequence[str]) -> float:
-    return task_metrics.exact_match(answers, written)["exact_match"]
 
 
 def _longest(answered: dict[str, list[Answered]]) -> int:

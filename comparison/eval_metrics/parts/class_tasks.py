@@ -155,18 +155,15 @@ def _postprocessed(task) -> Metrics:
 
 
 def _text_task(
-    split: Mapping[str, Sequence[Any]], text: Callable[[Any], str], label: Callable[[Any], str]
+    split: Mapping[str, Sequence[Any]],
+    text: Callable[[Any], str],
+    label: Callable[[Any], str],
+    word: Callable[[Any], tuple[int, int]] | None = None,
 ) -> ClassTask:
-    texts = {part: list(map(text, examples)) for part, examples in split.items()}
-    return ClassTask(texts, {part: list(map(label, examples)) for part, examples in split.items()})
+    def of_each(value: Callable[[Any], Any]) -> dict[str, list[Any]]:
+        return {part: list(map(value, examples)) for part, examples in split.items()}
 
-
-def _word_task() -> ClassTask:
-    split = word_examples()
-    task = _text_task(split, lambda example: example.text, lambda example: example.kind)
-    return task._replace(
-        words={part: [example.word for example in examples] for part, examples in split.items()}
-    )
+    return ClassTask(of_each(text), of_each(label), words=word and of_each(word))
 
 
 _OFFLINE: dict[str, Callable[[], ClassTask]] = {
@@ -179,5 +176,7 @@ _OFFLINE: dict[str, Callable[[], ClassTask]] = {
     "python_statement_order": lambda: _text_task(
         statement_examples(), lambda pair: pair.text, lambda pair: "yes" if pair.in_order else "no"
     ),
-    "python_word_kinds": _word_task,
+    "python_word_kinds": lambda: _text_task(
+        word_examples(), lambda x: x.text, lambda x: x.kind, lambda x: x.word
+    ),
 }
