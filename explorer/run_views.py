@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from ..comparison.report import PAGE
 from ..settings import run_directory
@@ -12,15 +12,6 @@ from ..training.reporting.metrics import read_metrics
 
 DEPTH = 3  # levels of folders below the working folder in which runs are found
 POINTS = 400  # largest number of points of a curve
-
-
-class Curve(NamedTuple):
-    """A metric of a run: values at steps, thinned to `POINTS`."""
-
-    run: str
-    name: str
-    steps: list[int]
-    values: list[float]
 
 
 def find_runs() -> list[str]:
@@ -34,8 +25,11 @@ def find_comparisons() -> list[str]:
     return sorted(str(path.parent) for path in _below(Path("comparisons"), PAGE))
 
 
-def curves(runs: Iterable[str]) -> list[Curve]:
-    """Returns all metrics of runs as curves, in the order in which the runs wrote them."""
+def curves(runs: Iterable[str]) -> list[dict[str, Any]]:
+    """Returns all metrics of runs as curves, in the order in which the runs wrote them.
+
+    A curve is {"run": …, "name": …, "steps": […], "values": […]}, thinned to `POINTS`.
+    """
     return [curve for run in runs for curve in _curves(run)]
 
 
@@ -44,15 +38,15 @@ def _below(folder: Path, name: str) -> Iterator[Path]:
         yield from folder.glob("*/" * depth + name)
 
 
-def _curves(run: str) -> Iterator[Curve]:
+def _curves(run: str) -> Iterator[dict[str, Any]]:
     points: dict[str, list[tuple[int, float]]] = {}
     for entry in read_metrics(run):
         for name, value in entry.items():
             if name != "step" and isinstance(value, int | float):
                 points.setdefault(name, []).append((int(entry["step"]), float(value)))
     for name, pairs in points.items():
-        kept = _thinned(pairs)
-        yield Curve(run, printable(name), [step for step, _ in kept], [value for _, value in kept])
+        steps, values = zip(*_thinned(pairs))
+        yield {"run": run, "name": printable(name), "steps": steps, "values": values}
 
 
 def _thinned(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections.abc import Collection
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
@@ -31,17 +31,6 @@ EXAMPLE_CHARACTERS = 40  # length of the example of a run whose vocabulary lacks
 
 # A typing error must not fill the memory of the machine.
 Bounded = Annotated[int, Ge(1), Le(10_000)]
-
-
-class DescribedRun(NamedTuple):
-    """A run that pages may use."""
-
-    name: str
-    layout: str
-    step: int
-    mode: str  # the mode that the run was trained for
-    modes: list[dict[str, Any]]  # the modes that the model supports
-    example: str  # a text of its vocabulary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,19 +69,16 @@ class TrainedRuns:
         with self._locks[run]:  # two pages that open a run wait for one reading
             return _opened(run, self._trusted, _changed(run))
 
-    def describe(self, run: str) -> DescribedRun:
+    def describe(self, run: str) -> dict[str, Any]:
+        """Returns the model and the step of a run, its modes, and a text of its vocabulary."""
         trained = self.open(run)
-        return DescribedRun(
-            run,
-            trained.model.layout,
-            trained.step,
-            mode_of(trained),
-            [
-                {"name": name, "about": MODES[name].about, "options": MODES[name].command.options}
-                for name in _supported(trained)
-            ],
-            self.known_text(run, EXAMPLE)[:EXAMPLE_CHARACTERS],
-        )
+        return {
+            "layout": trained.model.layout,
+            "step": trained.step,
+            "mode": mode_of(trained),  # the mode that the run was trained for
+            "modes": [{"name": x, "about": MODES[x].about} for x in _supported(trained)],
+            "example": self.known_text(run, EXAMPLE)[:EXAMPLE_CHARACTERS],
+        }
 
     def document(self, run: str, number: int) -> str:
         """Returns a held-out document of a run's corpus; numbers past the last one wrap around."""

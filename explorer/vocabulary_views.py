@@ -1,6 +1,6 @@
 """How a vocabulary cuts a text into tokens."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -8,16 +8,11 @@ from ..tasks.sample_text import SampleText
 from ..visualization.examples import surfaces
 
 
-class ShownToken(NamedTuple):
-    """A token of a text."""
-
-    id: int
-    text: str
-    bytes: str  # in hexadecimal; "" if the vocabulary cannot say
-
-
 def tokens_of(text: SampleText) -> dict[str, Any]:
-    """Returns the size of a text's vocabulary, and the tokens of its documents."""
+    """Returns the size of a text's vocabulary, and the tokens of its documents.
+
+    The bytes of a token are in hexadecimal, and "" if the vocabulary does not know them.
+    """
     vocabulary = text.vocabulary
     try:
         spelled = vocabulary.ids.token_bytes()
@@ -25,7 +20,7 @@ def tokens_of(text: SampleText) -> dict[str, Any]:
         spelled = []
     tokens = np.concatenate(text.documents).tolist()
     shown = [
-        ShownToken(token, surface, spelled[token].hex(" ") if spelled else "")
+        {"id": token, "text": surface, "bytes": spelled[token].hex(" ") if spelled else ""}
         for token, surface in zip(tokens, surfaces(text.reader, tokens))
     ]
     return {"size": vocabulary.ids.size, "tokens": shown}

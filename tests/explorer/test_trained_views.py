@@ -59,7 +59,7 @@ def test_runs_and_comparisons_of_the_folder_are_found(folder, monkeypatch, tmp_p
 @pytest.mark.slow
 def test_run_is_described_and_answers(calls):
     described = calls["model"]({"run": "runs/causal"})
-    assert described.layout == "decoder" and described.mode == "continue"
+    assert described["layout"] == "decoder" and described["mode"] == "continue"
     asked = {"run": "runs/causal", "mode": "continue", "text": "Ada", "max_new": 3}
     assert isinstance(calls["answer"](asked)["answer"], str)
     masks = calls["answer"]({"run": "runs/masked", "mode": "mask", "text": "A[MASK]a"})["masks"]
@@ -73,7 +73,7 @@ def test_run_is_described_and_answers(calls):
 @pytest.mark.slow
 def test_page_offers_only_usable_modes(calls):
     def modes(run):
-        return {mode["name"] for mode in calls["model"]({"run": run}).modes}
+        return {mode["name"] for mode in calls["model"]({"run": run})["modes"]}
 
     assert {"continue", "next"} <= modes("runs/causal")
     assert {"mask", "unmask", "embed"} <= modes("runs/masked")
@@ -223,6 +223,7 @@ def test_curves_are_thinned_and_keep_the_last_point(tmp_path):
     lines.append({"step": 1004, "loss": float("nan"), "held\u202eout": 2.5})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     loss, heldout = curves([str(tmp_path)])
-    assert (loss.name, loss.steps[0], loss.steps[-1]) == ("loss", 1, 1004)
-    assert len(loss.steps) <= POINTS + 1
-    assert (heldout.name, heldout.steps, heldout.values) == ("held\ufffdout", [1004], [2.5])
+    assert (loss["name"], loss["steps"][0], loss["steps"][-1]) == ("loss", 1, 1004)
+    assert len(loss["steps"]) <= POINTS + 1
+    named = {"run": str(tmp_path), "name": "held\ufffdout"}
+    assert heldout == named | {"steps": (1004,), "values": (2.5,)}
