@@ -36,7 +36,7 @@ REWRITING = ("mask_predict", "gibbs")  # orders that may overwrite written token
 
 @dataclasses.dataclass(frozen=True)
 class Unmasking:
-    """An order, a number of steps, and draws, in which masks are written.
+    """How masks are filled: the order, the number of steps and the sampling.
 
         Unmasking(order="mask_predict", steps=4)
         Unmasking(order="gibbs", steps=20, temperature=1.0)
@@ -66,10 +66,10 @@ class Unmasking:
                         arXiv:1902.04094)
 
     Attributes:
-      order: Order of the masks.
-      steps: Number of steps. None: the number of masks of the text.
-      temperature: Sampling temperature. 0: the most likely token of each mask.
-      seed: Seed of the sampling.
+      order: order of the masks.
+      steps: number of steps. None: the number of masks of the text.
+      temperature: sampling temperature. 0: the most likely token of each mask.
+      seed: seed of the sampling.
 
     Raises:
       ValueError: A value is out of range, or `order` is "gibbs" with temperature 0.
@@ -107,8 +107,9 @@ def unmask(
 
     Args:
       texts: texts with "[MASK]".
-      mode: "denoise" for a model trained on random tokens. Each mask starts as a random token, and a step may overwrite any of them, in the order "ancestral" (Sahoo et al.
-        2025, arXiv:2506.10892).
+      mode: "denoise" for a model trained on random tokens. Each mask starts as a random token, and
+        a step may overwrite any of them, in the order "ancestral" (Sahoo et al. 2025,
+        arXiv:2506.10892).
 
     Raises:
       ValueError: A text has no mask.
@@ -228,7 +229,7 @@ class MaskSlots(NamedTuple):
 
 
 class MaskWriting(NamedTuple):
-    """The part of an `Unmasking` that a compiled program is kept for, and a model's noise."""
+    """The static settings of a compiled unmasking."""
 
     order: Order
     sampled: bool  # whether tokens are sampled instead of the most likely ones
