@@ -5,8 +5,9 @@
 
 A page combines objectives/catalog.py, the gin file of the objective, the table of
 docs/small_runs.md, the FLOPs of relative_flops.py, and the laws of tests/objectives/registry.py.
-objective_figures.py draws its picture. The program writes docs/objectives/NAME.md and NAME.svg, the
-table of docs/objectives.md, and docs/images/objectives.svg, which README.md shows.
+The sections "Loss" and "When to use it" are written by hand in the page itself, and the program
+keeps them. objective_figures.py draws its picture. The program writes docs/objectives/NAME.md and
+NAME.svg, the table of docs/objectives.md, and docs/images/objectives.svg, which README.md shows.
 """
 
 import ast
@@ -77,93 +78,22 @@ LAW_GROUPS = {  # every law that the tests check, by its subject
     ),
     "Computation": ("noise is drawn", "batch = loop", "sharded = unsharded", "counts are sums"),
 }
-_GITHUB = "https://github.com/"
-_T5 = ("T5", "google-research/text-to-text-transfer-transformer/blob/main/t5/data/preprocessors.py")
-_TRANSFORMERS = (
-    "transformers' collators",
-    "huggingface/transformers/blob/main/src/transformers/data/data_collator.py",
-)
-_BART = ("fairseq", "facebookresearch/fairseq/blob/main/fairseq/data/denoising_dataset.py")
-_BERT = ("BERT", "google-research/bert/blob/master/create_pretraining_data.py")
-_ALBERT = ("ALBERT", "google-research/albert/blob/master/create_pretraining_data.py")
-_MEGATRON = "NVIDIA/Megatron-LM/blob/main/megatron"
-ELSEWHERE = {  # other implementations that we have read; the authors' own code comes first
-    "causal_lm": [_TRANSFORMERS],
-    "prefix_lm": [_T5],
-    "multi_token_prediction": [
-        ("Megatron-LM", f"{_MEGATRON}/core/transformer/multi_token_prediction.py")
-    ],
-    **dict.fromkeys(
-        ("annealed_multi_token_prediction", "prefix_token_prediction"),
-        [("its authors", "KellerJordan/modded-nanogpt")],
-    ),
-    "token_superposition": [("patch-level training", "shaochenze/PatchTrain")],
-    "goldfish_loss": [
-        ("its authors", "ahans30/goldfish-loss/blob/main/lit_gpt/utils.py"),
-    ],
-    "mutor": [("its authors", "nasosger/MuToR")],
-    "token_order_prediction": [("its authors", "zaydzuhri/token-order-prediction")],
-    "number_token_loss": [("its authors", "tum-ai/number-token-loss")],
-    "llm_jepa": [("its authors", "galilai-group/llm-jepa")],
-    "span_corruption": [_T5],
-    "iid_denoising": [_T5],
-    "blank_infilling": [("GLM", "THUDM/GLM")],
-    "mass": [("its authors", "microsoft/MASS")],
-    "gap_sentences": [("PEGASUS", "google-research/pegasus")],
-    **dict.fromkeys(
-        ("bart", "text_infilling", "sentence_permutation", "document_rotation"), [_BART]
-    ),
-    "fill_in_the_middle": [("Megatron-LM", f"{_MEGATRON}/training/datasets/fim_dataset.py")],
-    "causal_masking": [
-        ("metaseq", "facebookresearch/metaseq/blob/main/metaseq/data/cm3_dataset.py")
-    ],
-    "masked_lm": [_BERT, _TRANSFORMERS],
-    "whole_word_masking": [_BERT, _TRANSFORMERS],
-    "spanbert": [("its authors", "facebookresearch/SpanBERT")],
-    "albert_ngrams": [_ALBERT],
-    "masked_permuted_lm": [("MPNet", "microsoft/MPNet")],
-    "permutation_lm": [
-        ("XLNet", "zihangdai/xlnet/blob/master/data_utils.py"),
-        _TRANSFORMERS,
-    ],
-    "any_subset_lm": [("its authors", "PKU-ML/Any-order-Any-subset-AR")],
-    "shuffled_lm": [("its authors", "idiap/sigma-gpt/blob/main/text/sigmagpt.py")],
-    "replaced_token_detection": [
-        ("ELECTRA", "google-research/electra/blob/master/run_pretraining.py")
-    ],
-    "masked_diffusion": [("MDLM", "kuleshov-group/mdlm")],
-    "frequency_informed_diffusion": [
-        (
-            "its authors",
-            "DespoinaKK/babylm-diffusion/blob/main/masking/masking_processor.py",
-        )
-    ],
-    "mixed_diffusion": [("its authors", "MzeroMiko/XDLM/blob/main/xdm_utils.py")],
-    "uniform_diffusion": [("Duo", "s-sahoo/duo")],
-    "shifted_diffusion": [("DiffuLLaMA", "HKUNLP/DiffuLLaMA")],
-    "i_dlm": [
-        (
-            "NeMo AutoModel",
-            "NVIDIA-NeMo/Automodel/blob/main/nemo_automodel/components/attention/idlm_mask.py",
-        )
-    ],
-    "flexible_masked_diffusion": [("its authors", "brianlck/FlexMDM")],
-    "embedding_diffusion": [("its authors, without training", "nealchen2003/LangFlow")],
-    "insertion_lm": [("its authors", "dhruvdcoder/ILM")],
-    "bert": [_BERT],
-    "next_sentence_prediction": [_BERT],
-    "sentence_order_prediction": [_ALBERT],
-    "contrastive": [("SimCSE", "princeton-nlp/SimCSE")],
-    "retromae": [("its authors", "staoxiao/RetroMAE")],
-    "contrastive_pairs": [
-        ("open_clip", "mlfoundations/open_clip/blob/main/src/open_clip/loss.py"),
-        (
-            "sentence-transformers",
-            "huggingface/sentence-transformers/blob/main/sentence_transformers/losses/"
-            "MultipleNegativesRankingLoss.py",
-        ),
-    ],
-}
+OUTLINE = """\
+## Loss
+
+```text
+…
+```
+
+x is the text, x̃ the text with noise, y the targets of the decoder, and M the set of hidden
+positions. Each mean is over the whole batch.
+
+## When to use it
+
+…
+
+## At a glance
+"""  # Replace each "…". The last paragraph may name other implementations, the authors' own first.
 
 
 def main(names: Sequence[str]) -> None:
@@ -226,7 +156,6 @@ def page(name: str) -> str:
     config = (ROOT / "gin_configs/objectives" / f"{name}.gin").read_text(encoding="utf-8")
     comment = re.match(r"(?:#.*\n)+", config)
     assert comment, f"{name}.gin must start with a comment"
-    elsewhere = ", ".join(f"[{label}]({_GITHUB}{path})" for label, path in ELSEWHERE.get(name, []))
     arguments = _arguments(builder)
     rows = [
         ["good for", entry.good_for],
@@ -237,7 +166,6 @@ def page(name: str) -> str:
         ["token ids", cell(arguments.get("ids", "no special tokens"))],
         ["short names", ", ".join(f"`{short}`" for short in entry.short_names) or "none"],
         ["paper", "[{}]({})".format(*entry.paper_link)],
-        ["other implementations", elsewhere or "none known"],
         ["reference", f"[`objectives.{builder}`]({_reference(builder)})"],
     ]
     description = comment[0].replace("# ", "").replace("#", "").strip().replace("\n", " ")
@@ -250,18 +178,7 @@ search: {{boost: {_boost(name)}}}
 
 ![The model's inputs for an example text, its predictions, and its attention patterns]({name}.svg)
 
-## Loss
-
-```text
-{entry.formula}
-```
-
-x is the text, x̃ the text with noise, y the targets of the decoder, and M the set of hidden
-positions. Each mean is over the whole batch.
-
-## When to use it
-
-{_linked(entry.use, name)}
+{_written_by_hand(name)}
 
 ## At a glance
 
@@ -299,6 +216,15 @@ In Python:
 
 {_folded("Laws that the tests check", _laws(builder))}
 """
+
+
+def _written_by_hand(name: str) -> str:
+    """Returns the sections of a page that are written by hand, or their outline for a new page."""
+    file = DOCS / FOLDER / f"{name}.md"
+    text = file.read_text(encoding="utf-8") if file.exists() else OUTLINE
+    found = re.search(r"^## Loss\n.*?(?=\n\n## At a glance$)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"{file} must have the sections Loss, When to use it and At a glance, in order"
+    return found[0]
 
 
 def _flops(name: str) -> str:
@@ -436,15 +362,6 @@ def _folded(summary: str, text: str) -> str:
 
 def _block(language: str, text: str) -> str:
     return f"```{language}\n{text}\n```"
-
-
-def _linked(text: str, name: str) -> str:
-    """Returns text with a link for each other objective that it names."""
-    return re.sub(
-        r"`(\w+)`",
-        lambda m: f"[{m[0]}]({m[1]}.md)" if m[1] in CATALOG and m[1] != name else m[0],
-        text,
-    )
 
 
 def _learned(name: str) -> str:

@@ -55,14 +55,15 @@ def test_the_reference_lists_each_builder():
 
 @pytest.mark.slow
 def test_objective_pages_are_up_to_date(drawing):
-    assert set(drawing.ELSEWHERE) <= set(CATALOG)
     for file, text in drawing.pages().items():
         assert kept(file) == text, f"docs/{file}: {AGAIN}"
 
 
 @pytest.mark.parametrize("name", CATALOG)
 def test_pages_have_the_same_sections(name):
-    sections = re.findall(r"^## (.*)$", kept(f"objectives/{name}.md"), re.MULTILINE)
+    page = kept(f"objectives/{name}.md")
+    assert "\n…\n" not in page, "write the sections Loss and When to use it"
+    sections = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert sections == [
         "Loss",
         "When to use it",
