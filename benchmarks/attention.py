@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
-from benchmarks.common import make_parser, plain_table, shown
+from benchmarks.common import plain_table, read_options, shown
 from pretrax.models import attention
 from pretrax.models.kernels import fused_attention
 from pretrax.models.positions import MAX_DISTANCE, bias_at
-from pretrax.training.devices.topologies import EXAMPLE, devices_of, read_topology, use_cpu
+from pretrax.training.devices.topologies import devices_of, read_topology, use_cpu
 
 MIB = 2**20
 
@@ -57,18 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--compile", metavar="TOPOLOGY", help=f"topology, such as {EXAMPLE}; one chip is used"
-    )
-    parser.add_argument("--slots", type=int, nargs="+", default=[512, 2048, 8192, 32768])
-    parser.add_argument("--rows", type=int, default=1)
-    parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--width", type=int, default=64, help="width of a head")
-    parser.add_argument(
-        "--repeats", type=int, default=10, help="number of timed calls, to report the median of"
-    )
-    return parser.parse_args(arguments)
+    slots = [512, 2048, 8192, 32768]
+    sizes = dict(slots=slots, rows=1, heads=16, width=64)
+    return read_options(arguments, __doc__, compile=None, **sizes, repeats=10)
 
 
 # --- what is measured -----------------------------------------------------------------------------

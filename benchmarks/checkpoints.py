@@ -9,7 +9,6 @@ save computes checksums of all arrays and copies them to host memory. It compres
 in the background. A restore computes the checksums again. The table shows medians.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from flax import linen as nn
 from rich.console import Console
 
 from benchmarks.accelerator import make_model
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import plain_table, read_options
 from pretrax.models.builders import fresh_params
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.state import State, parameter_count
@@ -36,7 +35,9 @@ GIB = 2**30
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(
+        arguments, __doc__, models=["gpt2", "gpt2_medium"], repeats=3, folder=None
+    )
     times = ("training waits, s", "written after, s", "read, s")
     table = plain_table("model", "parameters", "GiB", *times)
     for name in options.models:
@@ -47,22 +48,6 @@ def main(arguments: list[str] | None = None) -> None:
         figures = (f"{statistics.median(each):.2f}" for each in zip(*seconds))
         table.add_row(name, f"{parameter_count(state):,}", f"{size:.2f}", *figures)
     Console(highlight=False).print(table)
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--models",
-        nargs="+",
-        metavar="NAME",
-        default=["gpt2", "gpt2_medium"],
-        help="files of gin_configs/models (default: gpt2 gpt2_medium)",
-    )
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--folder", help="folder for the checkpoints; by default the system's temporary folder"
-    )
-    return parser.parse_args(arguments)
 
 
 def state_of(name: str) -> State:

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -15,6 +16,45 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def read_options(
+    arguments: Sequence[str] | None,
+    description: str | None,
+    names: Collection[str] = (),
+    **defaults: Any,
+) -> argparse.Namespace:
+    """Returns the options of a benchmark, each with the type of its default.
+
+    >>> read_options(["b", "--rows=2"], "Measures …", names=("a", "b"), rows=16, slots=[512, 2048])
+    Namespace(names=['b'], rows=2, slots=[512, 2048])
+
+    Args:
+      arguments: arguments of the command line. None: those of the process.
+      description: docstring of the benchmark, which explains the options.
+      names: the positional arguments that are allowed. Without any of them, all are chosen.
+      defaults: default of each option. A list takes one or more values; to an empty list, each use
+        of the option adds some. None stands for a text.
+    """
+    parser = make_parser(description)
+    if names:
+        parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    for name, default in defaults.items():
+        value = next(iter(default), None) if isinstance(default, list) else default
+        parser.add_argument(
+            f"--{name}",
+            type=str if value is None else type(value),
+            nargs="+" if isinstance(default, list) else None,
+            action="extend" if default == [] else "store",
+            default=default,
+            help=f"default: {default}",
+        )
+    options = parser.parse_args(arguments)
+    if names:
+        if unknown := [name for name in options.names if name not in names]:
+            parser.error(f"got {unknown}, expected one or more of {', '.join(names)}")
+        options.names = options.names or list(names)
+    return options
 
 
 def plain_table(*columns: str, left: int = 1, title: str | None = None) -> Table:

@@ -11,7 +11,6 @@ time of each. In bfloat16 the parameters stay float32, and PyTorch uses autocast
 GPU, both libraries use it, and pretrax uses its fused attention.
 """
 
-import argparse
 import json
 import os
 import platform
@@ -38,7 +37,7 @@ import optax
 from flax import linen as nn
 from rich.console import Console
 
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import plain_table, read_options
 from pretrax.models import Model
 from pretrax.models.hugging_face import write_model
 from pretrax.models.kernels import fused_attention
@@ -73,28 +72,13 @@ MODELS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(
+        arguments, __doc__, rows=16, repeats=5, width=256, dtype="float32", torch=None
+    )
     if options.torch:
         torch_process(options.torch, options.dtype)
     else:
         compare(options.rows, options.repeats, width=options.width, dtype=options.dtype)
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("--rows", type=int, default=16, help="number of rows per step")
-    parser.add_argument("--repeats", type=int, default=5, help="number of steps to time")
-    parser.add_argument("--width", type=int, default=256, help="width of the models (emb_dim)")
-    parser.add_argument(
-        "--dtype",
-        choices=FIRST_LOSS_TOLERANCE,
-        default="float32",
-        help="type of the operands of matrix products",
-    )
-    parser.add_argument(
-        "--torch", metavar="FOLDER", help=argparse.SUPPRESS
-    )  # `torch_steps` sets it
-    return parser.parse_args(arguments)
 
 
 def compare(rows: int, repeats: int, width: int, dtype: str, models=MODELS) -> None:

@@ -23,10 +23,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from rich.console import Console
 
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import one_core, plain_table, read_options
 
 INPUTS = 512
 DECODERS = {"span_corruption": 114, "ul2": 512, "prefix_lm": 512, "causal_lm": 512}
@@ -38,41 +40,17 @@ SETTINGS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
-    pin(options.core)
-    options.names = options.names or list(builders())
-    results = bare_calls(options) | pipelines(options)
-    report(results, options)
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("names", nargs="*", help="names of objectives; by default all")
-    parser.add_argument("--t5", type=Path, metavar="DIR", help="checkout of T5 to compare with")
-    parser.add_argument("--repeats", type=int, default=9, help="number of runs of each, default 9")
-    parser.add_argument(
-        "--batch", type=int, default=256, help="number of rows of a bare call, default 256"
-    )
-    parser.add_argument(
-        "--tokens",
-        type=int,
-        default=400_000,
-        help="number of tokens for pipelines, default 400,000",
-    )
-    parser.add_argument(
-        "--core", type=int, help="number of the core to run on, by default the last"
-    )
-    return parser.parse_args(arguments)
-
-
-def pin(core: int | None) -> None:
-    """Pins this process to a core, and the threads that JAX and TensorFlow start later."""
-    cores = os.sched_getaffinity(0)
-    if core is not None and core not in cores:
-        sys.exit(f"--core must be one of {sorted(cores)}, got {core}.")
-    os.sched_setaffinity(0, {max(cores) if core is None else core})
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with one_core():
+        options = read_options(
+            arguments,
+            __doc__,
+            names=builders(),
+            t5=None,
+            repeats=9,
+            batch=256,
+            tokens=400_000,
+        )
+        report(bare_calls(options) | pipelines(options), options)
 
 
 def measure(run, repeats: int) -> list[float]:
@@ -227,7 +205,7 @@ def pipelines(options: argparse.Namespace) -> dict[str, tuple[float, float] | st
             continue
         results[f"{name}, host"] = measure_pipeline(make, documents, options.repeats)
     if options.t5:
-        t5 = load_t5_preprocessors(options.t5)
+        t5 = load_t5_preprocessors(Path(options.t5))
         whole, denoise, rows = t5_pipelines(t5, features)
         results["T5: whole span corruption chain"] = measure_pipeline(
             whole, documents, options.repeats

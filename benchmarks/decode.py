@@ -14,7 +14,6 @@ tens of times as long. In this case give both libraries a single core, and compa
     taskset -c 0 python benchmarks/decode.py
 """
 
-import argparse
 import importlib
 import inspect
 import os
@@ -31,7 +30,7 @@ import numpy as np
 from flax import linen as nn
 from rich.console import Console
 
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import plain_table, read_options
 from pretrax import models
 from pretrax.inference.decoding.decoding import (
     decode,
@@ -57,7 +56,18 @@ MODULES = ("argparse", "asyncio", "calendar", "csv", "decimal", "difflib", "json
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(
+        arguments,
+        __doc__,
+        layers=6,
+        width=512,
+        vocabulary=8192,
+        batches=[1, 32],
+        prompt=32,
+        new=64,
+        repeats=5,
+        run=None,
+    )
     console = Console(width=110, highlight=False)
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     console.print(
@@ -78,21 +88,6 @@ def main(arguments: list[str] | None = None) -> None:
             "`pretrax train bytes_ahead`, then --run=runs/bytes_ahead.",
             soft_wrap=True,
         )
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("--layers", type=int, default=6, help="number of layers of each stack")
-    parser.add_argument("--width", type=int, default=512, help="width of the residual stream")
-    parser.add_argument("--vocabulary", type=int, default=8192)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
-    parser.add_argument(
-        "--prompt", type=int, default=32, help="number of tokens of a prompt or source"
-    )
-    parser.add_argument("--new", type=int, default=64, help="number of tokens to generate")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--run", help="directory of a run of multi_token_prediction")
-    return parser.parse_args(arguments)
 
 
 def best_of(repeats: int, *calls) -> list[np.ndarray]:

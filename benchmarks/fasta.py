@@ -41,7 +41,7 @@ try:
 except ModuleNotFoundError:
     Bio: Any = None
 
-from benchmarks.common import make_parser, one_core, plain_table, shown
+from benchmarks.common import one_core, plain_table, read_options, shown
 from benchmarks.compare_with_torch import processor
 from benchmarks.packing import row_reader, speed_of
 from pretrax.training.planning import plan_run
@@ -53,7 +53,7 @@ CHROMOSOME = 5_000_000  # letters
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(arguments, __doc__, letters=20_000_000, repeats=3)
     console = Console(width=130)
     columns = ("letters", "tokens stored", "rows packed", "file to rows")
     columns += ("SeqIO.parse", "ratio", "SimpleFastaParser", "ratio")
@@ -67,15 +67,6 @@ def main(arguments: list[str] | None = None) -> None:
     console.print(table)
     if Bio is None:
         console.print("Biopython is not installed: pip install biopython")
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--letters", type=int, default=20_000_000, help="number of letters of a file, default 20M"
-    )
-    parser.add_argument("--repeats", type=int, default=3, help="number of timed passes")
-    return parser.parse_args(arguments)
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@
     python benchmarks/finetuning.py --run=finetune_classification --steps=200 --seeds=5
 
 Both take the same steps on the same examples in the same order, which depends on the seed. The two
-runs of a seed give a difference. The interval is Student's 95% confidence interval of the mean
-difference. Runs are saved in runs/finetuning/, and finished runs are not repeated.
+runs of a seed give a difference, and the interval is Student's 95% confidence interval of the mean
+difference, for at least two seeds. Runs are saved in runs/finetuning/, and finished runs are not
+repeated.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import plain_table, read_options
 from benchmarks.objectives import trained_once
 from pretrax.comparison.statistics import estimate
 
@@ -42,20 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--run", default="finetune_text_to_text", help="name of a file in gin_configs/runs"
+    return read_options(
+        arguments,
+        __doc__,
+        run="finetune_text_to_text",
+        steps=150,
+        seeds=20,
+        folder=Path("runs/finetuning"),
+        gin_bindings=[],
     )
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--seeds", type=int, default=20, help="number of seeds, at least 2")
-    parser.add_argument(
-        "--folder", type=Path, default=Path("runs/finetuning"), help="folder of the runs"
-    )
-    parser.add_argument("--gin_bindings", action="append", default=[], help="bindings of every run")
-    options = parser.parse_args(arguments)
-    if options.seeds < 2:
-        parser.error(f"a deviation needs at least 2 seeds, got {options.seeds}")
-    return options
 
 
 def trained(options: argparse.Namespace, start: str, seed: int) -> dict[str, float]:

@@ -6,7 +6,8 @@
 
 The baseline is the objective's loss on the same held-out rows for a model that ignores its input.
 It predicts tokens by their frequency and classes by their share, and has one embedding for all
-texts. Runs and their output are saved in runs/objectives/NAME. Finished runs are not repeated.
+texts. Runs and their output are saved in runs/objectives/NAME. Finished runs are not repeated. With
+`--steps=0`, each run takes its number of `STEPS`. `--gin_bindings` are bindings of every run.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import plain_table, read_options
 from pretrax.cli import teach
 from pretrax.data.token_store_files import is_sealed
 from pretrax.objectives.catalog import CATALOG, run_of
@@ -55,15 +56,22 @@ BINDINGS = {"permutation_lm": ["optimizers.warmup_cosine.peak = 0.03"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(
+        arguments,
+        __doc__,
+        names=CATALOG,
+        steps=0,
+        folder=Path("runs/objectives"),
+        gin_bindings=[],
+    )
     console = Console(highlight=False, width=110)
-    names = options.names or list(CATALOG)  # "bert" comes before runs that start from it
     found = {}
-    for number, name in enumerate(names, 1):
+    # "bert" comes before runs that start from it.
+    for number, name in enumerate(options.names, 1):
         started = time.monotonic()
         found[name] = trained(name, options)
         console.print(
-            f"{number}/{len(names)} {name}: {time.monotonic() - started:.0f} s", style="dim"
+            f"{number}/{len(options.names)} {name}: {time.monotonic() - started:.0f} s", style="dim"
         )
     console.print(table(found))
     console.print(f"The runs are in {options.folder}/NAME. Next: pretrax show --objective=NAME")
@@ -126,23 +134,6 @@ def table(found: dict[str, Result]) -> Table:
             gain = "" if score.metric or score.gain is None else f"{score.gain:.0%}"
             made.add_row(name, run_of(name), score.name, str(result.step), *figures, gain)
     return made
-
-
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("names", nargs="*", help="names of objectives; by default all")
-    parser.add_argument(
-        "--steps", type=int, help=f"number of steps of each run; by default {STEPS}"
-    )
-    parser.add_argument(
-        "--folder", type=Path, default=Path("runs/objectives"), help="folder of the runs"
-    )
-    parser.add_argument("--gin_bindings", action="append", default=[], help="bindings of every run")
-    options = parser.parse_args(arguments)
-    unknown = sorted(set(options.names) - set(CATALOG))
-    if unknown:
-        parser.error(f"unknown objectives {unknown}, expected one or more of {sorted(CATALOG)}")
-    return options
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@
 Documents have the lengths of the functions of Python's library (four characters a token), or are
 log-normal with a median of 200 tokens, like web text. The non-padding fraction is the fraction of
 slots in the model's stacks that hold a token. `greedy` is SeqIO's packer. It corrupts documents
-first, keeps one row open, and closes the row when the next document does not fit.
+first, keeps one row open, and closes the row when the next document does not fit. `--documents` is
+the largest number of documents of each kind, and `--tokens` the tokens of a timed reader.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -24,7 +24,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import numpy as np
 from rich.console import Console
 
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import plain_table, read_options
 from pretrax.corpora.python_library.python_sources import library_documents
 from pretrax.data.corpus import Document
 from pretrax.data.packing import ShardReader, max_documents_per_row, plan_packing, stacked
@@ -41,7 +41,7 @@ BATCH = 64  # number of rows of a batch of a timed reader
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(arguments, __doc__, documents=20_000, tokens=10_000_000, repeats=3)
     corpora = {"Python functions": python_functions(), "log-normal": log_normal()}
     corpora = {name: lengths[: options.documents] for name, lengths in corpora.items()}
     console = Console(width=120)
@@ -63,23 +63,6 @@ def main(arguments: list[str] | None = None) -> None:
             f"median {np.median(lengths):.0f}, mean {lengths.mean():.0f}"
         )
     console.print(fill, speed)
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--documents", type=int, default=20_000, help="largest number of documents of each kind"
-    )
-    parser.add_argument(
-        "--tokens",
-        type=int,
-        default=10_000_000,
-        help="number of tokens of a timed reader, default 10M",
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="number of passes of each timed reader"
-    )
-    return parser.parse_args(arguments)
 
 
 # --- documents ----------------------------------------------------------------------------------

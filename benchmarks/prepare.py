@@ -17,7 +17,6 @@ T5's chain: a SeqIO task that reads the same texts from a TFRecord file, tokeniz
 end-of-sequence. T5's chain does not write its output.
 """
 
-import argparse
 import contextlib
 import functools
 import json
@@ -41,7 +40,7 @@ from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.tokens import DocumentTokenizer
 from rich.console import Console
 
-from benchmarks.common import make_parser, one_core, plain_table
+from benchmarks.common import one_core, plain_table, read_options
 from pretrax.corpora.python_library.python_sources import library_documents
 from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.preprocessing import blocks, executors, running
@@ -71,7 +70,7 @@ class Planted(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(arguments, __doc__, documents=2_000, planted=50)
     console = Console(width=110)
     texts = {f"own/{d.name}": d.read() for d in library_documents()[-options.documents :]}
     planted = plant(texts, options.planted)
@@ -80,17 +79,6 @@ def main(arguments: list[str] | None = None) -> None:
         steps = run_chain(Path(folder), "all", every_example=True)
         print_found(console, texts, planted, steps)
         print_speed(console, Path(folder))
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--documents", type=int, default=2_000, help="largest number of documents of the library"
-    )
-    parser.add_argument(
-        "--planted", type=int, default=50, help="number of planted documents of each kind"
-    )
-    return parser.parse_args(arguments)
 
 
 # --- what is planted ----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ runs that are missing in the file, and exits with 1 until none is missing. Give 
 changes to the code or to gin files.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common import make_parser, plain_table, rows_of_process
+from benchmarks.common import plain_table, read_options, rows_of_process
 from pretrax.settings import atomic_writes
 from pretrax.settings.printable import print_note
 from pretrax.training.compile_check import GIB, check
@@ -99,7 +98,7 @@ CASES = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(arguments, __doc__, names=CASES, out=Path("slices.json"), case=None)
     if options.case:
         print(json.dumps(figures(CASES[options.case])), flush=True)
         return
@@ -124,18 +123,6 @@ def main(arguments: list[str] | None = None) -> None:
         console.print(table(found))
     if lacking := [name for name in options.names if name not in found]:
         sys.exit(f"Not compiled: {', '.join(lacking)}; the same command compiles them again.")
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"runs: {', '.join(CASES)}")
-    parser.add_argument("--out", type=Path, default=Path("slices.json"))
-    parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name not in CASES]:
-        parser.error(f"got {unknown}, expected one or more of {', '.join(CASES)}")
-    options.names = options.names or list(CASES)
-    return options
 
 
 def key(name: str) -> str:

@@ -9,7 +9,6 @@ It takes turns with a plain objective: `causal_lm` for decoders, `masked_lm` for
 to the plain objective's step, and the same ratio per token of text.
 """
 
-import argparse
 import dataclasses
 import sys
 import time
@@ -25,7 +24,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.accelerator import synthetic_rows
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import plain_table, read_options
 from benchmarks.compare_with_torch import processor
 from pretrax.data.corpus import Corpus
 from pretrax.objectives.catalog import CATALOG, run_of
@@ -55,7 +54,7 @@ class Steps(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(arguments, __doc__, names=NAMES, repeats=20)
     console = Console(highlight=False, width=110)
     table = plain_table("objective", "run", "ms per step", "relative", "relative per token", left=2)
     plain: dict[str, Steps] = {}
@@ -72,17 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(table)
     console.print(f"{processor()}. Median of {options.repeats} steps.")
     console.print("Next: python benchmarks/objectives.py shows what each objective learns.")
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    about = "names of objectives (default: all that read plain text)"
-    parser.add_argument("names", nargs="*", default=NAMES, help=about)
-    parser.add_argument("--repeats", type=int, default=20, help="number of steps to time")
-    options = parser.parse_args(arguments)
-    if unknown := sorted(set(options.names) - set(NAMES)):
-        parser.error(f"unknown objectives {unknown}, expected one or more of {sorted(NAMES)}")
-    return options
 
 
 def steps_of(name: str) -> Steps:

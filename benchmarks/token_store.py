@@ -9,7 +9,8 @@ The large store has 365 million documents, the number of documents of C4, but no
 are sparse files of zeros that take no space, and its index has 1.5 GB. It is opened in a separate
 process. The time starts after the imports. Memory is the total of the process, including a third of
 a GB for jax and NumPy. Rows are for span corruption at 512 tokens. Lengths of documents are
-log-normal with a median of 200 tokens.
+log-normal with a median of 200 tokens. `--documents` is for the large store, and `--tokens` for the
+small store. The stores take 2 GB of `--folder`.
 """
 
 import argparse
@@ -31,7 +32,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import plain_table, read_options
 from benchmarks.packing import BATCH, IDS, log_normal, packing_of, row_reader, speed_of
 from pretrax.corpora import token_store
 from pretrax.data import token_store_files as files
@@ -48,7 +49,15 @@ SHARDS = 4  # number of shards that several processes read
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(
+        arguments,
+        __doc__,
+        documents=365_000_000,
+        tokens=20_000_000,
+        repeats=3,
+        processes=[1, 2, 4],
+        folder=None,
+    )
     console = Console(width=120)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         large, small = os.path.join(folder, "large"), os.path.join(folder, "small")
@@ -56,30 +65,6 @@ def main(arguments: list[str] | None = None) -> None:
         console.print(opening(large, counts))
         write_small(small, options.tokens)
         console.print(reading(small, options), same_order(small, options))
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--documents", type=int, default=365_000_000, help="number of documents of the large store"
-    )
-    parser.add_argument(
-        "--tokens", type=int, default=20_000_000, help="number of tokens of the small store"
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="number of passes of each timed reader"
-    )
-    parser.add_argument(
-        "--processes",
-        type=int,
-        nargs="+",
-        default=[1, 2, 4],
-        help="numbers of processes that read the same order",
-    )
-    parser.add_argument(
-        "--folder", help="folder for 2 GB of temporary files; by default the system's"
-    )
-    return parser.parse_args(arguments)
 
 
 # --- a large store without text -----------------------------------------------------------------

@@ -60,8 +60,7 @@ def test_attention_memory_benchmark_prints_its_table(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_corruption_benchmark_prints_its_table(monkeypatch, capsys):
-    monkeypatch.setattr(corruption, "pin", lambda core: None)  # Tests must not pin cores.
+def test_corruption_benchmark_prints_its_table(capsys):
     corruption.main(["causal_lm", "token_classification", "--repeats=1", "--tokens=1000"])
     output = capsys.readouterr().out
     for row in ("causal_lm, bare", "token_classification, bare", "causal_lm, host"):
