@@ -1,18 +1,16 @@
-"""Measures the time or memory of attention, forward and backward, plain and fused.
+"""Prints the memory of attention, forward and backward, plain and fused, compiled for a chip.
 
-    python benchmarks/attention.py                                      # time, on this machine
-    python benchmarks/attention.py --compile=h100:1                     # memory, on others
-    python benchmarks/attention.py --slots 128 --heads=2 --repeats=1    # a short test on a CPU
+    python benchmarks/attention.py --compile=h100:1
+    python benchmarks/attention.py --compile=v5e:1 --slots 512 4096 --heads=8
 
 Arrays are in bfloat16. "T5" is bidirectional attention with T5's bias and its gradient. "causal"
 has no bias, and is compared with JAX's own attention: cuDNN's flash attention on GPUs, XLA's on
 other devices. Memory is what a program needs in addition to its inputs and outputs.
+`accelerator.py --parts=attention` measures the time, on an accelerator.
 """
 
 import argparse
-import statistics
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,33 +31,26 @@ MIB = 2**20
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    if options.compile:
-        use_cpu()
-        device = devices_of(read_topology(options.compile))[0]
-    else:
-        device = jax.devices()[0]
-    measure = memory if options.compile else milliseconds
-    unit = "MiB" if options.compile else "ms"
+    use_cpu()
+    device = devices_of(read_topology(options.compile))[0]
     console = Console()
-    console.print(f"{device.device_kind}, {options.heads} heads of {options.width}, in {unit}")
-    ways_shown = ("plain", "fused", "JAX's", "plain / fused", "JAX's / fused")
-    table = plain_table("attention", "slots", *ways_shown)
+    console.print(f"{device.device_kind}, {options.heads} heads of {options.width}, in MiB")
+    table = plain_table("attention", "slots", "plain", "fused", "JAX's")
     for kind in ("T5", "causal"):
         for slots in options.slots:
             figures = [
-                measure(function, inputs(kind, slots, options), device, options)
-                if function
-                else "–"
-                for function in ways(kind, device.platform, bool(options.compile))
+                memory(function, inputs(kind, slots, options), device) if function else "–"
+                for function in ways(kind, device.platform, elsewhere=True)
             ]
-            table.add_row(kind, f"{slots:,}", *map(shown, figures), *map(shown, ratios(*figures)))
+            table.add_row(kind, f"{slots:,}", *map(shown, figures))
     console.print(table)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     slots = [512, 2048, 8192, 32768]
-    sizes = dict(slots=slots, rows=1, heads=16, width=64)
-    return read_options(arguments, __doc__, compile=None, **sizes, repeats=10)
+    return read_options(
+        arguments, __doc__, compile="h100:1", slots=slots, rows=1, heads=16, width=64
+    )
 
 
 # --- what is measured -----------------------------------------------------------------------------
@@ -115,46 +106,17 @@ def drawn(shapes: tuple) -> tuple:
     return jax.tree.map(draw, shapes)
 
 
-def milliseconds(function, shapes, device, options) -> float | str:
-    """Returns the median milliseconds of several calls."""
-    arrays = drawn(shapes)
-    try:
-        call = forward_and_backward(function).lower(arrays, arrays[0]).compile()
-        times = []
-        for _ in range(options.repeats + 1):
-            started = time.perf_counter()
-            jax.block_until_ready(call(arrays, arrays[0]))
-            times.append(time.perf_counter() - started)
-    except jax.errors.JaxRuntimeError as error:
-        return too_many(error)
-    return 1e3 * statistics.median(times[1:])
-
-
-def memory(function, shapes, device, options) -> float | str:
+def memory(function, shapes, device) -> float | str:
     """Returns the MiB that the compiled program needs in addition to its inputs and outputs."""
     placed = jax.sharding.SingleDeviceSharding(device)
     shapes = jax.tree.map(lambda x: x.update(sharding=placed), shapes)
     try:
         compiled = forward_and_backward(function).lower(shapes, shapes[0]).compile()
     except jax.errors.JaxRuntimeError as error:
-        return too_many(error)
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return "too many"
     return compiled.memory_analysis().temp_size_in_bytes / MIB
-
-
-def too_many(error: Exception) -> str:
-    if "RESOURCE_EXHAUSTED" not in str(error):
-        raise error
-    return "too many"
-
-
-# --- how it is shown ------------------------------------------------------------------------------
-
-
-def ratios(plain, fused, jax_own) -> tuple[float | str, float | str]:
-    """Returns the ratios of plain and JAX's attention to fused attention."""
-    if not isinstance(fused, float) or not fused:
-        return "–", "–"
-    return tuple(x / fused if isinstance(x, float) else "–" for x in (plain, jax_own))
 
 
 if __name__ == "__main__":
