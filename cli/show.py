@@ -60,7 +60,7 @@ from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
 from ..visualization.drawing import Drawn, picture
 from ..visualization.noise_statistics import with_statistics
-from ..visualization.objective_lists import LEGEND, objectives_json, objectives_table
+from ..visualization.objective_lists import objectives_json, objectives_table
 from ..visualization.picture import brief
 from ..visualization.pieces import pieces_of, ranges_of
 from ..visualization.rows import STACKS
@@ -96,8 +96,7 @@ def run(argv: Sequence[str]) -> None:
             if not console.is_terminal:
                 console.width = LIST_WIDTH
             console.print(objectives_table(console.width))
-            to_see_one = "pretrax show --objective=NAME"
-            console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
+            console.print("\nTo see one: pretrax show --objective=NAME", markup=False)
         else:
             command = "pretrax show " + shlex.join(argv)
             show(console, options, command)

@@ -88,6 +88,9 @@ OUTLINE = """\
 x is the text, x̃ the text with noise, y the targets of the decoder, and M the set of hidden
 positions. Each mean is over the whole batch.
 
+There are … targets per token: slots with a loss, including sentinels and end-of-sequence, in rows
+of 512 tokens on average.
+
 ## When to use it
 
 …
@@ -161,7 +164,6 @@ def page(name: str) -> str:
         ["good for", entry.good_for],
         ["model", ARCHITECTURES[entry.architecture].label],
         ["attention", entry.attention],
-        ["targets per token", f"{entry.loss_slots / 512:.2g}"],
         ["training FLOPs per token", _flops(name)],
         ["token ids", cell(arguments.get("ids", "no special tokens"))],
         ["short names", ", ".join(f"`{short}`" for short in entry.short_names) or "none"],
@@ -183,8 +185,6 @@ search: {{boost: {_boost(name)}}}
 ## At a glance
 
 {table(["", ""], rows)}
-
-Targets per token are slots with a loss per token of text, in rows of 512 tokens on average.
 
 ## Train it
 

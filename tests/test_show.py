@@ -56,7 +56,7 @@ def test_letters_missing_from_the_vocabulary_are_counted(tmp_path):
 
 def test_list_has_every_objective(capsys):
     output = prints(capsys, "--list")
-    assert re.search(r"masked_lm +mlm +77 +encoder +.*BERT, arXiv:1810\.04805", output)
+    assert re.search(r"masked_lm +mlm +encoder +.*BERT, arXiv:1810\.04805", output)
     lines = output.splitlines()
     for family, entries in FAMILIES.items():
         place = lines.index(family)
@@ -68,7 +68,7 @@ def test_list_has_every_objective(capsys):
 @pytest.mark.parametrize("width", [80, 100, 120, 136])
 def test_list_has_one_line_per_objective_at_any_width(capsys, monkeypatch, width):
     monkeypatch.setattr(show, "LIST_WIDTH", width)
-    output = prints(capsys, "--list").partition("\nloss:")[0]
+    output = prints(capsys, "--list").partition("\nTo see")[0]
     assert "…" not in output and max(map(len, output.splitlines())) <= width
     assert re.search(r"^span_corruption .* fine-tuning to text-to-text tasks", output, re.MULTILINE)
     assert len(output.splitlines()) == 1 + len(CATALOG) + 2 * len(FAMILIES)

@@ -7,14 +7,10 @@ from rich.table import Table
 
 from ..objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, run_of
 
-LEGEND = (
-    "loss: slots with a loss in a row of 512 tokens of text, on average; sentinels and "
-    "end-of-sequence count."
-)
 # Columns of the table in the terminal. The first of these that fits is printed.
 COLUMNS = (
-    ("objective", "or", "loss", "model", "attention", "good for", "paper"),
-    ("objective", "or", "loss", "model", "good for"),
+    ("objective", "or", "model", "attention", "good for", "paper"),
+    ("objective", "or", "model", "good for"),
     ("objective", "model", "good for"),
     ("objective", "good for"),
 )
@@ -26,12 +22,11 @@ def objectives_table(width: int) -> Table:
     Args:
       width: number of characters of a line. A narrow table has fewer columns.
     """
-    styles: dict[str, dict] = {"objective": {"style": "bold"}, "or": {"style": "dim"}}
-    styles["loss"] = {"justify": "right"}
+    styles = {"objective": "bold", "or": "dim"}
     columns = next((names for names in COLUMNS if _width(names) <= width), COLUMNS[-1])
     table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     for column in columns:
-        table.add_column(column, no_wrap=True, **styles.get(column, {}))
+        table.add_column(column, no_wrap=True, style=styles.get(column))
     for family, entries in FAMILIES.items():
         table.add_row()
         table.add_row(family, style="not bold italic")
@@ -68,7 +63,6 @@ def _cells(name: str) -> dict[str, str]:
     return {
         "objective": name,
         "or": " ".join(entry.short_names),
-        "loss": str(entry.loss_slots),
         "model": ARCHITECTURES[entry.architecture].label,
         "attention": entry.attention,
         "good for": entry.good_for,
