@@ -530,7 +530,10 @@ class Member(NamedTuple):
 
 
 def build(builder: Builder, ids: TokenIds) -> Objective:
-    """Returns the builder's objective; raises ValueError if it is not a builder."""
+    """Returns the builder's objective.
+
+    Raises ValueError if it is not a builder, and for facts of an unknown kind.
+    """
     if not callable(builder):
         raise ValueError(
             f"Got a {type(builder).__name__} as a builder, expected a function of TokenIds: "
@@ -542,7 +545,7 @@ def build(builder: Builder, ids: TokenIds) -> Objective:
         raise ValueError(
             f"The builder returned a {type(objective).__name__}, expected an Objective."
         )
-    check_rows(objective.facts.rows)
+    check_facts(objective)
     return objective
 
 
@@ -617,18 +620,14 @@ def check_facts(objective: Objective) -> None:
             "An objective's adaptation must be an objectives.Adaptation or None, got "
             f"{objective.adaptation!r}."
         )
-    check_rows(objective.facts.rows)
-    for form in objective.facts.prompt_forms:
-        check_form(form)
-
-
-def check_rows(rows: Rows) -> None:
-    """Raises ValueError for rows of an unknown kind."""
+    rows = objective.facts.rows
     if not isinstance(rows, Rows) or rows.kind not in ROW_KINDS:
         raise ValueError(
             f"The rows of an objective must be Rows(kind) with one of the kinds {list(ROW_KINDS)}, "
             f"got {rows!r}."
         )
+    for form in objective.facts.prompt_forms:
+        check_form(form)
 
 
 def with_corpus_classes(objective: Objective, count: int) -> Objective:

@@ -346,34 +346,28 @@ register_stream(
 
 def _replaceable(name: str, lengths, arrange) -> Layout:
     """Returns a layout that a stream can replace with its own layout."""
+    default = Layout(lengths, arrange)
 
-    def replacement(streams) -> Layout | None:
-        replaced = [stream.replaced[name] for stream in streams if name in stream.replaced]
-        return replaced[0] if replaced else None
+    def layout_of(streams: Sequence[Stream]) -> Layout:
+        return next((s.replaced[name] for s in streams if name in s.replaced), default)
 
     def lengths_of(n: dict[str, int]) -> dict[str, int]:
-        layout = replacement(streams_named(n))
-        return layout.lengths(n) if layout else lengths(n)
+        return layout_of(streams_named(n)).lengths(n)
 
     def arranged(features, lengths, bos, max_documents) -> dict:
-        layout = replacement(streams_of(features))
-        function = layout.arrange if layout else arrange
-        return function(features, lengths, bos, max_documents)
+        return layout_of(streams_of(features)).arrange(features, lengths, bos, max_documents)
 
     return Layout(lengths_of, arranged)
 
 
+def _of_single_stack(name: str) -> Layout:
+    lengths, arrange = (functools.partial(f, name) for f in (single_stack_lengths, single_stack))
+    return _replaceable(name, lengths, arrange)
+
+
 encoder_decoder = _replaceable("encoder_decoder", _encoder_decoder_lengths, _encoder_decoder)
-decoder = _replaceable(
-    "decoder",
-    functools.partial(single_stack_lengths, "decoder"),
-    functools.partial(single_stack, "decoder"),
-)
-encoder = _replaceable(
-    "encoder",
-    functools.partial(single_stack_lengths, "encoder"),
-    functools.partial(single_stack, "encoder"),
-)
+decoder = _of_single_stack("decoder")
+encoder = _of_single_stack("encoder")
 # The order is that of `supporting_layouts`.
 LAYOUTS = {"encoder_decoder": encoder_decoder, "encoder": encoder, "decoder": decoder}
 
