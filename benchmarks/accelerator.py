@@ -1,7 +1,7 @@
 """Measures pretrax on an accelerator, with one command of eight minutes.
 
     python benchmarks/accelerator.py                                  # all parts
-    python benchmarks/accelerator.py --parts=products,attention       # these parts
+    python benchmarks/accelerator.py products attention               # these parts
     python benchmarks/accelerator.py --tiny                           # all parts, tiny, on a CPU
 
 This needs only jax, flax, optax, orbax and numpy. Each part runs in a separate process. A part that
@@ -21,7 +21,6 @@ parts that were never measured. It exits with 1 until all parts are complete.
 MFU and the FLOP/s of attention count all pairs of queries and keys, causal or not.
 """
 
-import argparse
 import ast
 import functools
 import json
@@ -40,7 +39,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
 from rich.console import Console
 
-from benchmarks.common import make_parser, plain_table, rows_of_process, shown
+from benchmarks.common import plain_table, read_options, rows_of_process, shown
 from pretrax.settings import atomic_writes
 
 # name of a training step -> (file of gin_configs/models, size of its vocabulary, objective, rows of
@@ -74,7 +73,10 @@ START = 20  # seconds that a part needs for its first result
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    out = Path("accelerator.json")
+    options = read_options(
+        arguments, __doc__, names=PARTS, minutes=8.0, out=out, tiny=False, part=None
+    )
     if options.part:
         for row in measured(options.part, options.tiny):
             print(json.dumps(row), flush=True)
@@ -85,7 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     by_device = json.loads(options.out.read_text()) if options.out.exists() else {}
     results = by_device.setdefault(device, {})
     # Parts that were never measured come first, so parts that always fail take no time from them.
-    for name in sorted(options.parts, key=lambda name: name in results):
+    for name in sorted(options.names, key=lambda name: name in results):
         if not is_complete(results, name):
             left = until - time.monotonic()
             if left < START:
@@ -97,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
                 atomic_writes.write_text(options.out, json.dumps(by_device, indent=1) + "\n")
         show(console, name, results[name])
     console.print(f"All results are in {options.out}.")
-    if lacking := [name for name in options.parts if not is_complete(results, name)]:
+    if lacking := [name for name in options.names if not is_complete(results, name)]:
         sys.exit(f"Not complete: {', '.join(lacking)}; the same command measures them again.")
 
 
@@ -120,25 +122,6 @@ def is_complete(results: dict, name: str) -> bool:
 def is_better(found: dict, before: dict) -> bool:
     """Returns whether a part is complete now, or has no fewer rows than before."""
     return found["problem"] is None or len(found["rows"]) >= len(before["rows"])
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    def names(text: str) -> list[str]:
-        if unknown := [name for name in text.split(",") if name not in PARTS]:
-            raise argparse.ArgumentTypeError(
-                f"got {unknown}, expected one or more of {', '.join(PARTS)}"
-            )
-        return text.split(",")
-
-    parser = make_parser(__doc__)
-    parser.add_argument(
-        "--parts", type=names, default=list(PARTS), help="names of parts, separated by commas"
-    )
-    parser.add_argument("--minutes", type=float, default=8, help="time limit of all parts")
-    parser.add_argument("--out", type=Path, default=Path("accelerator.json"))
-    parser.add_argument("--tiny", action="store_true", help="use sizes that suit a CPU")
-    parser.add_argument("--part", choices=("device", *PARTS), help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
 
 
 def run_part(name: str, tiny: bool, seconds: float) -> dict:

@@ -6,7 +6,7 @@
 Arrays are in bfloat16. "T5" is bidirectional attention with T5's bias and its gradient. "causal"
 has no bias, and is compared with JAX's own attention: cuDNN's flash attention on GPUs, XLA's on
 other devices. Memory is what a program needs in addition to its inputs and outputs.
-`accelerator.py --parts=attention` measures the time, on an accelerator.
+`accelerator.py attention` measures the time, on an accelerator.
 """
 
 import argparse

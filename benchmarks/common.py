@@ -12,12 +12,6 @@ from typing import Any
 from rich.table import Table
 
 
-def make_parser(description: str | None) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-
-
 def read_options(
     arguments: Sequence[str] | None,
     description: str | None,
@@ -34,12 +28,17 @@ def read_options(
       description: docstring of the benchmark, which explains the options.
       names: the positional arguments that are allowed. Without any of them, all are chosen.
       defaults: default of each option. A list takes one or more values; to an empty list, each use
-        of the option adds some. None stands for a text.
+        of the option adds some. False is a flag without a value. None stands for a text.
     """
-    parser = make_parser(description)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     if names:
         parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
     for name, default in defaults.items():
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true")
+            continue
         value = next(iter(default), None) if isinstance(default, list) else default
         parser.add_argument(
             f"--{name}",

@@ -2,7 +2,7 @@
 
     pip install -e '.[compile]'
     python benchmarks/sharded_decoding.py                         # UL2 20B on v5e:4x4
-    python benchmarks/sharded_decoding.py runs/t5_1_1_xl_c4.gin v5e:2x4 --rows=32
+    python benchmarks/sharded_decoding.py --run=runs/t5_1_1_xl_c4.gin --slice=v5e:2x4 --rows=32
 
 `pretrax predict` has two programs: one reads the prompts, the other then writes a token at a time.
 Both are compiled for parameters that are sharded over all chips, with `--tensor` (matrix products
@@ -11,7 +11,6 @@ table shows the memory of a chip, the bytes that chips exchange, and the compile
 time. Times are for the prompts of all rows, and for one token of each row.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 import jax
 from rich.console import Console
 
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import plain_table, read_options
 from pretrax.inference.decoding import decoding
 from pretrax.inference.decoding.generation_rules import NO_RULES
 from pretrax.inference.decoding.sampling import GREEDY
@@ -49,7 +48,10 @@ class Figures(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    run = "runs/ul2_20b_c4.gin"
+    options = read_options(
+        arguments, __doc__, run=run, slice="v5e:4x4", rows=16, prompt=512, new=128
+    )
     topology = read_topology(options.slice)
     use_cpu()
     console = Console(highlight=False)
@@ -66,17 +68,6 @@ def main(arguments: list[str] | None = None) -> None:
             sent = f"{found.sent / 1e9:.2f}"
             table.add_row(f"{axis} {topology.chips}", program, memory, sent, took)
     console.print(table)
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    add = parser.add_argument
-    add("run", nargs="?", default="runs/ul2_20b_c4.gin", help="gin file of a run that can generate")
-    add("slice", nargs="?", default="v5e:4x4")
-    add("--rows", type=int, default=16, help="number of texts")
-    add("--prompt", type=int, default=512, help="number of tokens of each text")
-    add("--new", type=int, default=128, help="number of tokens to generate for each text")
-    return parser.parse_args(arguments)
 
 
 def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:

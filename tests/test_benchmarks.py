@@ -158,7 +158,7 @@ def without_extras(tmp_path, *command) -> str:
 @pytest.mark.slow
 def test_complete_part_of_the_accelerator_benchmark_is_not_repeated(tmp_path):
     file = tmp_path / "accelerator.json"
-    options = ["--tiny", "--parts=products", "--minutes=60"]  # on any device
+    options = ["products", "--tiny", "--minutes=60"]  # on any device
     command = [f"{ROOT}/benchmarks/accelerator.py", *options]
     output = without_extras(tmp_path, *command)
     ((device, results),) = json.loads(file.read_text()).items()
@@ -206,7 +206,7 @@ def test_failed_accelerator_parts_run_last_and_keep_longer_figures(tmp_path, mon
         return {"rows": found, "seconds": 1.0, "problem": None if complete else problem}
 
     monkeypatch.setattr(accelerator, "run_part", run_part)
-    command = ["--parts=products,attention,decoding", f"--out={out}"]
+    command = ["products", "attention", "decoding", f"--out={out}"]
     monkeypatch.setattr(accelerator, "this_device", lambda tiny: "a, jax 1")
     before = {"rows": [{"device": "old"}] * 3, "seconds": 1.0, "problem": "failed"}
     others = {part: before | {"problem": None} for part in rows}
@@ -237,7 +237,7 @@ def test_tiny_figures_are_stored_separately(tmp_path, monkeypatch):
 
     monkeypatch.setattr(accelerator, "run_part", run_part)
     for size in ([], ["--tiny"], []):
-        accelerator.main(["--parts=products", f"--out={out}", *size])
+        accelerator.main(["products", f"--out={out}", *size])
     rows = {of: found["products"]["rows"] for of, found in json.loads(out.read_text()).items()}
     assert rows == {"a, jax 1": [{"tiny": False}], "a, jax 1, tiny": [{"tiny": True}]}
 
@@ -294,7 +294,7 @@ def test_parts_without_time_left_are_skipped(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(accelerator, "run_part", None)
     monkeypatch.setattr(accelerator, "this_device", lambda tiny: "a, jax 1")
     with refuses(SystemExit, "products"):
-        accelerator.main(["--minutes=0.1", "--parts=products", f"--out={tmp_path / 'out.json'}"])
+        accelerator.main(["products", "--minutes=0.1", f"--out={tmp_path / 'out.json'}"])
     assert_named(capsys.readouterr().out, "products", "skipped")
 
 
@@ -470,7 +470,8 @@ def test_sharded_decoding_benchmark_prints_its_table(tmp_path, monkeypatch, caps
     )
     monkeypatch.setattr(sharded_decoding, "devices_of", lambda topology: jax.devices())
     monkeypatch.setattr(sharded_decoding, "use_cpu", lambda: None)
-    sharded_decoding.main([str(run), "v5e:2x4", "--rows=8", "--prompt=8", "--new=4"])
+    sizes = ["--rows=8", "--prompt=8", "--new=4"]
+    sharded_decoding.main([f"--run={run}", "--slice=v5e:2x4", *sizes])
     output = capsys.readouterr().out
     rows = re.findall(r"(tensor 8|fsdp 8) +(prompts|a token) +([\d.]+) +([\d.]+) +–", output)
     assert [row[:2] for row in rows] == [
