@@ -265,7 +265,6 @@ def _dot(spec, a, b):
 register_attention(
     Mechanism(
         name="plain",
-        about="by XLA, on every platform",
         attend=attend,
         attend_cached=attend_cached,
         is_softmax=True,

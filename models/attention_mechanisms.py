@@ -1,9 +1,7 @@
 """`Mechanism`: how a model computes attention, one record per value of `Config.attention`.
 
     # my_attention.py
-    register_attention(
-        Mechanism("sigmoid", "a weight per key", attend=attend, attend_cached=attend_cached)
-    )
+    register_attention(Mechanism("sigmoid", attend, attend_cached))
 
     models.decoder(32000, attention="sigmoid", …)
 
@@ -35,7 +33,6 @@ class Mechanism(NamedTuple):
     """
 
     name: str  # the value of `Config.attention`
-    about: str  # how it differs from the other mechanisms
     attend: Callable[..., tuple[jax.Array, jax.Array | None]]
     attend_cached: Callable[..., tuple[jax.Array, jax.Array | None]]
 

@@ -281,7 +281,6 @@ def _on_mirrored_halves(function, axes, arrays, outputs):
 register_attention(
     Mechanism(
         name="fused",
-        about="by kernels for TPUs and GPUs, in memory linear in the length of a row",
         attend=attend,
         attend_cached=attention.attend_cached,
         is_softmax=True,

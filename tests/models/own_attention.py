@@ -28,7 +28,6 @@ def attend_cached(q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias=None, s
 
 MECHANISM = Mechanism(
     name="sigmoid",
-    about="each key weighed by itself",
     attend=attend,
     attend_cached=attend_cached,
     dtypes=("float32",),

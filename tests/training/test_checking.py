@@ -78,7 +78,7 @@ def test_attention_that_ignores_key_intervals_is_rejected(monkeypatch):
     def attend(q, k, v, intervals, bias=None, softcap=None):
         return jnp.broadcast_to(jnp.mean(v, axis=(1, 2), keepdims=True), q.shape), None
 
-    blind = Mechanism("blind", "attends to every key", attend=attend, attend_cached=attend)
+    blind = Mechanism("blind", attend=attend, attend_cached=attend)
     monkeypatch.setitem(MECHANISMS, "blind", blind)
     with refuses(ValueError, "decoder_key_intervals"):
         setup(tiny.decoder(attention="blind"))
