@@ -122,26 +122,11 @@ def bare_call(name: str, batch: int):
 
 
 def special_ids():
-    import numpy as np
+    """Returns ids of a vocabulary of T5's size and number of sentinels, with all special tokens."""
+    from pretrax.objectives.token_ids import specimen_ids
 
-    from pretrax import objectives
-
-    return objectives.check_token_ids(
-        objectives.TokenIds(
-            size=32_200,
-            text=(3, 32_000),
-            mask=32_131,
-            cls=32_132,
-            sep=32_133,
-            sentinels=tuple(range(32_127, 31_999, -1)),
-            modes=(("R", 32_128), ("S", 32_129), ("X", 32_130)),
-            fim=(32_134, 32_135, 32_136),
-            digits=tuple((10 + value, value) for value in range(10)),
-            word_starts=objectives.bitmap(np.arange(32_200) % 3 < 2),
-            sentence_ends=objectives.bitmap(np.arange(32_200) % 20 == 0),
-            texts=objectives.TokenTexts(lambda: [f"{id:x}" for id in range(32_200)]),
-        )
-    )
+    ids = specimen_ids(32_200)
+    return ids._replace(sentinels=ids.sentinels[:128])
 
 
 def builders() -> dict:

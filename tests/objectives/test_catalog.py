@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.objectives import Objective, TokenIds, TokenTexts, bitmap, check_token_ids
+from pretrax.objectives import Objective, bitmap
 from pretrax.objectives.catalog import ALIASES, ARCHITECTURES, CATALOG, find, run_of
+from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training.run_configuration import read_fields
 from pretrax.visualization.choice import Choice, layout_for
 from pretrax.visualization.rows import ShownObjective, shown_objectives, view_of
@@ -18,6 +19,8 @@ from tests.training.tiny import ROOT
 
 GIN_FILES = sorted((ROOT / "gin_configs" / "objectives").glob("*.gin"))
 LENGTH = 512  # number of tokens of text in the counted rows
+IDS = 1700  # size of the vocabulary of the counted rows
+LONG_SENTENCES = np.arange(IDS) % 16 == 0  # one token in sixteen ends a sentence
 
 
 def test_catalog_lists_every_gin_file():
@@ -97,7 +100,7 @@ def test_pages_give_textbook_counts_of_targets(name):
 def test_pages_give_counted_targets(name):
     """The tolerance is four standard errors of the count, plus rounding to three digits."""
     build = read_fields([f"runs/{run_of(name)}.gin", f"objectives/{name}.gin"])["objective"]
-    entry, ids = CATALOG[name], ids_with_all_special_tokens()
+    entry, ids = CATALOG[name], specimen_ids(IDS)._replace(sentence_ends=bitmap(LONG_SENTENCES))
     rates = np.array([subject.rate for subject in shown_objectives(build(ids), "", ids)])
     layout = layout_for(Choice(name, build, entry), ids)
     whole = ShownObjective("", 1.0, build(ids), layout, ids)
@@ -109,26 +112,3 @@ def test_pages_give_counted_targets(name):
     error = np.sqrt(np.sum(rates**2 * counts.var(axis=0)) / len(counts))
     slots = targets_per_token(name) * LENGTH
     assert abs(counts.mean(axis=0) @ rates - slots) <= 4 * error + 0.5 + 0.005 * slots
-
-
-def ids_with_all_special_tokens() -> TokenIds:
-    """Returns ids with every special token. Words have two tokens, and sentences have sixteen."""
-    text, names = 1024, iter(range(1026, 1300))
-    size = text + 2 + 300
-    ids = np.arange(size)
-    return check_token_ids(
-        TokenIds(
-            size=size,
-            text=(2, 2 + text),
-            mask=next(names),
-            cls=next(names),
-            sep=next(names),
-            modes=tuple((name, next(names)) for name in "RSX"),
-            fim=(next(names), next(names), next(names)),
-            sentinels=tuple(names),
-            digits=tuple((2 + value, value) for value in range(10)),
-            word_starts=bitmap(ids % 2 == 0),
-            sentence_ends=bitmap(ids % 16 == 0),
-            texts=TokenTexts(lambda: [str(i) if 2 <= i < 2 + text else "" for i in range(size)]),
-        )
-    )
