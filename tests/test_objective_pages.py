@@ -75,6 +75,12 @@ def test_pages_have_the_same_sections(name):
     ]
 
 
+def test_new_page_has_an_outline_of_the_sections_written_by_hand(drawing):
+    outline = drawing._written_by_hand("new")
+    assert re.findall(r"^## (.*)$", outline, re.MULTILINE) == ["Loss", "When to use it"]
+    assert "\n…\n" in outline
+
+
 @pytest.mark.parametrize("name", CATALOG)
 def test_pages_state_the_training_flops(name):
     figure = re.search(r"^\| training FLOPs per token \| (\d\.\d\d)\b", glance(name), re.MULTILINE)
