@@ -5,7 +5,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -152,7 +152,7 @@ def sequence_files(
     read = functools.partial(_either_strand, vocab.tokenizer, letters, seed)
 
     def open_shard(shard: int, num_shards: int) -> DocumentStream:
-        return cast(DocumentStream, StreamOf(corpus.open_shard(shard, num_shards), read))
+        return StreamOf(corpus.open_shard(shard, num_shards), read)
 
     return corpus._replace(open_shard=open_shard)
 

@@ -3,7 +3,6 @@
 import functools
 import zlib
 from collections.abc import Callable
-from typing import cast
 
 from ..constraints import AtLeastTwo, checked
 from ..data.corpus import Corpus, Document, DocumentStream, StreamOf
@@ -37,7 +36,7 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
 
     def open_shard(shard: int, num_shards: int) -> DocumentStream:
         read = functools.partial(_next, every=every, held_out=False)
-        return cast(DocumentStream, StreamOf(whole.open_shard(shard, num_shards), read))
+        return StreamOf(whole.open_shard(shard, num_shards), read)
 
     return whole._replace(
         open_shard=open_shard,

@@ -126,20 +126,30 @@ class DocumentStream(Protocol):
         return {}
 
 
-class StreamOf:
+class StreamOf(DocumentStream):
     """The documents that a function reads from another stream. It has that stream's state."""
 
-    def __init__(self, stream: DocumentStream, read: Callable[[Any], Document]):
+    def __init__(self, stream: DocumentStream, read: Callable[[DocumentStream], Document]):
         self._stream = stream
         self._read = read
 
     def next_document(self) -> Document:
         return self._read(self._stream)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # Copying asks for such names before `_stream` exists.
-            raise AttributeError(name)
-        return getattr(self._stream, name)
+    def state(self) -> dict[str, np.ndarray]:
+        return self._stream.state()
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self._stream.restore(state)
+
+    def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+        self._stream.reshard(states)
+
+    def begin_step(self, step: int) -> None:
+        self._stream.begin_step(step)
+
+    def progress(self) -> dict[str, "Progress"]:
+        return self._stream.progress()
 
 
 def state_within(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
