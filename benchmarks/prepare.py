@@ -44,9 +44,10 @@ from benchmarks.common import one_core, plain_table, read_options
 from pretrax.corpora.python_library.python_sources import library_documents
 from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.preprocessing import blocks, executors, running
-from pretrax.preprocessing.preparation import read_preparation
+from pretrax.preprocessing.preparation import DEFAULT, Preparation, preparation_of
 from pretrax.preprocessing.preparation_report import StepReport
 from pretrax.preprocessing.words import WORDS
+from pretrax.settings.gin_reader import read_settings
 
 SEED = 0
 VOCABULARY_SIZE = 8192
@@ -129,7 +130,7 @@ def run_chain(
 ) -> Sequence[StepReport]:
     """Runs the default steps or other steps in this process."""
     given = [f"FILES = {str(folder / 'raw.jsonl')!r}", f"OUT = {str(folder / out)!r}", *bindings]
-    p = read_preparation([], given)
+    p = preparation_of(read_settings(Preparation, [DEFAULT], given))
     object.__setattr__(p, "executor", executors.this_process)
     parts = running.parts_of(p)
     before = blocks.EXAMPLES_PER_RULE, blocks.EXAMPLE_CHARACTERS

@@ -29,21 +29,21 @@ from ..comparison.trials import Trial
 from ..comparison.variants import comparison_file, named_comparisons, read_comparison
 from ..comparison.workers.cluster import JobOptions
 from ..comparison.workers.worker_processes import sigterm_as_interrupt
-from ..settings.command_line import GinArguments, add_gin_arguments, at_least, parse_with_gin
+from ..settings.command_line import GinFiles, add_gin_arguments, at_least, parse_with_gin
 from ..settings.extras import install_command
 from ..settings.user_errors import report_user_errors
 from . import make_parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options, given = parse(argv)
+    options, gin = parse(argv)
     stopped = "\nStopped; the same command continues each run from its last checkpoint."
     with report_user_errors(options.traceback, stopped), sigterm_as_interrupt():
-        succeeded = compare(options, given)
+        succeeded = compare(options, gin)
     raise SystemExit(0 if succeeded else 1)
 
 
-def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]:
+def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinFiles]:
     parser = make_parser("compare", __doc__)
     names = (
         "a name in gin_configs/comparisons, or your own gin file; with --report, also a directory"
@@ -83,10 +83,10 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
         about = f"{name} of a job (default: {default})"
         cluster.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=about)
     add_gin_arguments(parser, takes_files=False)
-    options, given = parse_with_gin(parser, argv, Comparison, _named(argv))
-    if given.files:
+    options, gin = parse_with_gin(parser, argv, Comparison, _named(argv))
+    if options.gin_file:
         parser.error("--gin_file: a comparison is one file, which may include others")
-    return options, given
+    return options, gin
 
 
 def smallest_effect(text: str) -> tuple[str, float]:
@@ -111,13 +111,13 @@ def _named(argv: Sequence[str] | None) -> list[str]:
     return []
 
 
-def compare(options: argparse.Namespace, given: GinArguments) -> bool:
+def compare(options: argparse.Namespace, gin: GinFiles) -> bool:
     """Runs the missing parts of a comparison and writes its report; a pilot is only printed.
 
     Returns whether every run succeeded.
     """
     console = make_console()
-    _, *settings = given
+    settings = gin.bindings, gin.search_paths, gin.trusted
     check_options(options)
     if options.report:
         kept = reported(options.comparison, settings)
@@ -135,8 +135,9 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         both = {**(comparison.smallest_effects or {}), **dict(options.smallest_effect)}
         comparison = check(dataclasses.replace(comparison, smallest_effects=both))
     machines = Machines(options.workers, job_options(options) if options.slurm else None)
-    paths = given.search_paths
-    failed = run_comparison(comparison, console, machines, paths, given.trusted, options.power)
+    failed = run_comparison(
+        comparison, console, machines, gin.search_paths, gin.trusted, options.power
+    )
     if not options.power:
         print_end(console, comparison, failed)
     return not failed

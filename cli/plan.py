@@ -22,26 +22,25 @@ from ..comparison.scaling.laws_of_comparisons import law_of_directory
 from ..comparison.scaling.plan_tables import print_budget, print_run, print_size
 from ..comparison.scaling.requirements import Chips, requirements
 from ..constraints import listed
-from ..settings.command_line import GinArguments, at_least, given_options
+from ..settings.command_line import GinFiles, at_least, given_options
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
 from ..training.devices.accelerators import kind_of_name, short_names
 from ..training.run_choices import add_run_arguments, parse_run
-from ..training.run_configuration import read_fields
 from . import make_parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = parser_of_plans()
-    options, gin_arguments, chosen = parse_run(parser, argv)
-    if mistake := mistake_of(options, gin_arguments, given_options(parser, options, argv)):
+    options, gin, chosen = parse_run(parser, argv)
+    if mistake := mistake_of(options, gin, given_options(parser, options, argv)):
         parser.error(mistake)
     console = PrintableConsole()
     with report_user_errors(options.traceback, chosen=chosen.combined):
         law = law_of_directory(options.law) if options.law else None
         chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None
-        if gin_arguments.files:
-            fields = read_fields(*gin_arguments)
+        if gin.files:
+            fields = gin.reader().settings()
             print_run(console, fields, requirements(fields), chips)
         elif options.parameters:
             print_size(console, options.parameters, options.tokens, chips, law)
@@ -79,11 +78,9 @@ def above_zero(text: str) -> float:
     return number
 
 
-def mistake_of(
-    options: argparse.Namespace, gin_arguments: GinArguments, typed: Collection[str]
-) -> str | None:
+def mistake_of(options: argparse.Namespace, gin: GinFiles, typed: Collection[str]) -> str | None:
     kinds = {
-        "RUN (or --gin_file)": bool(gin_arguments.files),
+        "RUN (or --gin_file)": bool(gin.files),
         "--parameters and --tokens": bool(options.parameters or options.tokens),
         "--flops": bool(options.flops),
         "--hours": bool(options.hours),
@@ -94,11 +91,11 @@ def mistake_of(
         "--mfu is a share of the peak, 1 at most": options.mfu > 1,
         "--hours needs chips: give --chips and --of": options.hours and not options.of,
         "--law goes with a budget or a size: a run's cost follows from its shapes": bool(
-            options.law and gin_arguments.files
+            options.law and gin.files
         ),
         "--mfu needs chips: give --chips and --of": "mfu" in typed and not options.of,
         "--gin.NAME=VALUE is a setting of a run: give RUN or --gin_file": bool(
-            gin_arguments.bindings and not gin_arguments.files
+            gin.bindings and not gin.files
         ),
         "--parameters and --tokens go together": bool(options.parameters) != bool(options.tokens),
         f"give one of {', '.join(kinds)}, got {listed(asked) or 'none'}": len(asked) != 1,

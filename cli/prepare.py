@@ -23,7 +23,7 @@ from ..preprocessing.preparation import (
     Preparation,
     out_path,
     plain_settings,
-    read_preparation,
+    preparation_of,
     setting_differences,
 )
 from ..settings import atomic_writes
@@ -43,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
     add_gin_arguments(parser, default=DEFAULT)
-    options, gin_arguments = parse_with_gin(parser, argv, Preparation, [DEFAULT])
+    options, gin = parse_with_gin(parser, argv, Preparation, [DEFAULT])
     stopped = "\nStopped; the same command continues after the complete tasks."
     with report_user_errors(options.traceback, stopped):
-        preparation = read_preparation(*gin_arguments)
+        preparation = preparation_of(gin.reader().settings())
         held = out_path(preparation, LOCK)
         with atomic_writes.locked(held, f"{preparation.out} is prepared"):
             prepare(preparation, options.workers)

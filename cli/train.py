@@ -23,7 +23,7 @@ from ..training.reporting.compile_report import print_check
 from ..training.reporting.console import make_console
 from ..training.reporting.profiling import read_steps
 from ..training.run_choices import QUICKSTART, add_run_arguments, parse_run
-from ..training.run_configuration import read_run
+from ..training.run_configuration import run_in
 from ..training.trainer import train
 from . import make_parser
 
@@ -45,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         if options.compile is not None:
             topology = read_topology(options.compile)
             use_cpu()
-            run = read_run(*gin)
+            run = run_in(gin.reader())
             console = make_console()
             console.print(f"Compiling for {topology}, a minute or more …")
             fits = print_check(console, check(run, topology))
             sys.exit(0 if fits else 1)
-        run = read_run(*gin)
+        run = run_in(gin.reader())
         if not run.distributed:
             enable_compilation_cache()
         train(run, trusted=gin.trusted, profiled=read_steps(options.profile))

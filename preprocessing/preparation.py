@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..constraints import NonEmptyText, check_fields
-from ..settings.gin_reader import read_settings
 from ..settings.partial import flattened
 
 DEFAULT = "preprocessing/default.gin"
@@ -40,20 +39,14 @@ class Preparation:
             )
 
 
-def read_preparation(
-    files: Sequence[str],
-    bindings: Sequence[str] = (),
-    search_paths: Sequence[str] = (),
-    trusted: Sequence[str] = (),
-) -> Preparation:
-    """Returns the preparation that gin files describe. Without files it is `DEFAULT`.
+def preparation_of(settings: Mapping[str, Any]) -> Preparation:
+    """Returns the preparation with the settings of gin files.
 
-        read_preparation([], ["FILES = 'raw/*.jsonl'", "OUT = 'stores/mine'"])
+        preparation_of(read_settings(Preparation, [DEFAULT], ["FILES = 'raw/*.jsonl'"]))
 
-    Raises ValueError for settings that are wrong, missing or unused, and for modules that need the
-    extra `prepare` if it is not installed.
+    Raises ValueError for settings that are wrong or missing, and for modules that need the extra
+    `prepare` if it is not installed.
     """
-    settings = read_settings(Preparation, list(files) or [DEFAULT], bindings, search_paths, trusted)
     names = [field.name for field in dataclasses.fields(Preparation)]
     if missing := [name for name in names if name not in settings]:
         raise ValueError(

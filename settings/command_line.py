@@ -18,6 +18,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -34,12 +35,59 @@ _NEGATIVE = re.compile(r"-[\d.]+")
 
 
 class GinArguments(NamedTuple):
-    """Gin files and bindings of a command line, as arguments of `gin_reader.read_settings`."""
+    """The gin files that a command line names, the folders to search, and trusted modules."""
 
     files: tuple[str, ...]
-    bindings: tuple[str, ...]
     search_paths: tuple[str, ...]
     trusted: tuple[str, ...]
+
+
+class GinFiles:
+    """The gin files of a command, each of which is read once, and its bindings.
+
+    The help and the options of a command need the files before its errors are reported. If a file
+    cannot be read, the error is kept, and `reader` raises it.
+    """
+
+    def __init__(
+        self,
+        configured: Callable,
+        search_paths: Sequence[str] = (),
+        trusted: Collection[str] = (),
+    ):
+        self.configured = configured
+        self.search_paths = search_paths
+        self.trusted = trusted
+        self.files: tuple[str, ...] = ()
+        self.bindings: tuple[str, ...] = ()
+        self.failure: Exception | None = None
+        self._reader = GinReader(configured, search_paths, trusted)
+
+    def read(self, files: Sequence[str]) -> "GinFiles":
+        """Reads files, which override what was read before. Returns itself."""
+        self.files += tuple(files)
+        if self.failure is None:
+            try:
+                self._reader.read(files)
+            except (ValueError, OSError) as error:
+                self.failure = error
+        return self
+
+    def macros(self) -> dict[str, Macro]:
+        """Returns the macros of the files; {} if they cannot be read."""
+        return {} if self.failure else self._reader.macros()
+
+    def origin(self, name: str) -> tuple[Path | None, Any] | None:
+        """Returns the file that sets a setting, and its value there; None if no file sets it."""
+        with contextlib.suppress(KeyError):
+            return None if self.failure else self._reader.origin(name)
+        return None
+
+    def reader(self) -> GinReader:
+        """Returns the reader of the files and bindings. Raises the error of an unreadable file."""
+        if self.failure:
+            raise self.failure
+        return self._reader.read((), self.bindings)
 
 
 class OneValue(argparse.Action):
@@ -130,8 +178,8 @@ def parse_with_gin(
     argv: Sequence[str] | None,
     configured: Callable,
     files: Sequence[str] = (),
-) -> tuple[argparse.Namespace, GinArguments]:
-    """Returns the options of a command line, and its gin arguments.
+) -> tuple[argparse.Namespace, GinFiles]:
+    """Returns the options of a command line, and its gin files and bindings.
 
     `parser` has the options of `add_gin_arguments`. Each macro of the gin files, such as STEPS, is
     an option as well: --steps=500. Abbreviations are not accepted. An unknown argument ends the
@@ -140,36 +188,48 @@ def parse_with_gin(
     Args:
       files: gin files to read if the command line does not name any.
     """
-    argv = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
-    arguments = gin_arguments_in(argv)
-    files = arguments.files or files
-    macros: Mapping[str, Macro] = {}
-    failure = ""
-    try:
-        reader = GinReader(configured, arguments.search_paths, arguments.trusted)
-        macros = reader.read(files).macros()
-    except (ValueError, OSError) as error:  # it is raised again when the files are read in full
-        failure = system_error_message(error) or str(error)
-    _add_macros(parser, macros, f"cannot be listed: {printable(failure)}" if failure else None)
+    words = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
+    given = gin_arguments_in(words)
+    gin = GinFiles(configured, given.search_paths, given.trusted).read(given.files or files)
+    return parse_settings(parser, words, gin), gin
+
+
+def parse_settings(
+    parser: argparse.ArgumentParser, words: Sequence[str], gin: GinFiles
+) -> argparse.Namespace:
+    """Returns the options of a command line, and adds its bindings to those of `gin`.
+
+    Args:
+      words: the command line with joined values (`with_values_joined`).
+      gin: files whose macros are options.
+    """
+    macros = gin.macros()
+    error = gin.failure
+    failure = printable(system_error_message(error) or str(error)) if error else ""
+    _add_macros(parser, macros, f"cannot be listed: {failure}" if failure else None)
     offer_completions(parser)
 
     takes_files = parser._option_string_actions["--gin_file"].help != argparse.SUPPRESS
 
     def hint(option: str) -> str:
         if failure:  # the argument may be a setting of the files that cannot be read
-            parser.exit(2, printable(f"\nerror: {failure}\n"))
+            parser.exit(2, f"\nerror: {failure}\n")
         if option.endswith(".gin") and takes_files:
             return f"; did you mean --gin_file={option}?"
         if not option.startswith("--") or not takes_files:
             return ""
-        return _files_with_option(option, files)
+        return _files_with_option(option, gin.files)
 
-    words = [_as_binding(one, macros) for one in argv]
-    prefix = f"--gin.{selector_of(configured)}"
-    settings = {name: f"{prefix}.{name}" for name in parameters(configured) or {}}
-    otherwise = "; other settings are --gin.NAME=VALUE"
-    options = parse_options(parser, words, hint=hint, settings=settings, otherwise=otherwise)
-    return options, _gin_arguments(options)
+    prefix = f"--gin.{selector_of(gin.configured)}"
+    options = parse_options(
+        parser,
+        [_as_binding(word, macros) for word in words],
+        hint=hint,
+        settings={name: f"{prefix}.{name}" for name in parameters(gin.configured) or {}},
+        otherwise="; other settings are --gin.NAME=VALUE",
+    )
+    gin.bindings += tuple(options.gin_bindings)
+    return options
 
 
 def parse_options(
@@ -284,13 +344,13 @@ def gin_arguments_in(argv: Sequence[str]) -> GinArguments:
     """Returns the gin arguments of a command line, ignoring all other arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_gin_arguments(parser)
-    return _gin_arguments(parser.parse_known_args(argv)[0])
-
-
-def _gin_arguments(options: argparse.Namespace) -> GinArguments:
-    paths = [path for paths in options.gin_search_paths for path in paths.split(",") if path]
-    lists = options.gin_file, options.gin_bindings, paths, options.trust
-    return GinArguments(*map(tuple, lists))
+    options, _ = parser.parse_known_args(argv)
+    paths = (path for paths in options.gin_search_paths for path in paths.split(",") if path)
+    return GinArguments(
+        files=tuple(options.gin_file),
+        search_paths=tuple(paths),
+        trusted=tuple(options.trust),
+    )
 
 
 def _add_macros(

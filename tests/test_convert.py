@@ -40,7 +40,7 @@ from pretrax.settings import run_directory
 from pretrax.settings.run_directory import IMPORTED
 from pretrax.training.evaluator import Score
 from pretrax.training.run_choices import add_run_arguments, parse_run
-from pretrax.training.run_configuration import read_fields, read_run
+from pretrax.training.run_configuration import read_fields, run_in
 from pretrax.training.saved.result import Result, write_result
 from pretrax.training.saved.runs import open_saved_model
 from pretrax.training.trained_models import open_run
@@ -617,7 +617,7 @@ def test_printed_command_trains_the_imported_model(make, flags, train, tmp_path,
     parser = argparse.ArgumentParser()
     add_run_arguments(parser)
     _, given, _ = parse_run(parser, arguments)
-    one = dataclasses.replace(read_run(*given), mesh=lambda: tiny.mesh_of(1))
+    one = dataclasses.replace(run_in(given.reader()), mesh=lambda: tiny.mesh_of(1))
     assert tiny.planned(one).corpus.ids == vocabulary.ids
 
 

@@ -43,7 +43,7 @@ from pretrax.training import optimizers, planning, trainer
 from pretrax.training.devices.topologies import read_topology
 from pretrax.training.reporting.profiling import check_steps, read_steps
 from pretrax.training.run_choices import add_run_arguments, parse_run
-from pretrax.training.run_configuration import read_run
+from pretrax.training.run_configuration import run_in
 from pretrax.training.trained_models import open_run
 from tests.comparison import planted
 from tests.inference.runs import IDS, write_run
@@ -523,7 +523,7 @@ def start(arguments):
     parser.add_argument("--profile", type=read_steps)
     add_run_arguments(parser)
     options, given, _ = parse_run(parser, arguments, required=True)
-    run = read_run(given.files, given.bindings, given.search_paths)
+    run = run_in(given.reader())
     if "one_device" in run.run_dir:
         assert math.prod(run.mesh.settings.values()) == 1
     if named := next((one for one in arguments if one in TRAINED), None):

@@ -15,7 +15,7 @@ import yaml
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.run_directory import check_place, checkpoints
 from pretrax.training import Run
-from pretrax.training.run_configuration import read_run
+from pretrax.training.run_configuration import run_in
 from tests.launchers import stand_in
 from tests.refusals import refuses
 from tests.training.tiny import ROOT
@@ -158,7 +158,7 @@ def test_skypilot_run_is_stored_in_the_bucket(tmp_path):
     assert typed
     command, *arguments = shlex.split(typed[1])
     _, given = parse_with_gin(made_for(command), arguments, Run)
-    run = read_run(given.files, given.bindings)
+    run = run_in(given.reader())
     assert checkpoints(run.run_dir, run.checkpoint_dir) == "gs://bucket/run/checkpoints"
     with refuses(ValueError, "s3://bucket/run", "gs://"):
         check_place("s3://bucket/run")

@@ -13,7 +13,7 @@ from pretrax import objectives
 from pretrax.objectives.catalog import CATALOG, FAMILIES, run_of
 from pretrax.settings.partial import as_partial
 from pretrax.training.run_choices import add_run_arguments, parse_run
-from pretrax.training.run_configuration import read_fields, read_run
+from pretrax.training.run_configuration import read_fields, run_in
 from tests.docs_programs import DOCS, program
 from tests.training.tiny import ROOT
 
@@ -185,6 +185,6 @@ def test_commands_of_pages_parse(name, drawing, monkeypatch):
     parser = argparse.ArgumentParser()
     add_run_arguments(parser)
     *_, command = drawing._train(name).split("\n")
-    _, gin_arguments, _ = parse_run(parser, shlex.split(command)[2:], required=True)
+    _, gin, _ = parse_run(parser, shlex.split(command)[2:], required=True)
     (run,) = runs
-    assert run.run_dir == read_run(*gin_arguments).run_dir == f"runs/{name}"
+    assert run.run_dir == run_in(gin.reader()).run_dir == f"runs/{name}"

@@ -21,26 +21,20 @@ import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .. import objectives
 from ..constraints import near
 from ..objectives.catalog import ALIASES, CATALOG, find, run_of
 from ..settings.command_line import (
     GinArguments,
+    GinFiles,
     add_gin_arguments,
     gin_arguments_in,
-    parse_with_gin,
+    parse_settings,
     with_values_joined,
 )
-from ..settings.gin_reader import (
-    GIN_CONFIGS,
-    GinReader,
-    Macro,
-    find_gin_file,
-    named_gin_files,
-    value_in_gin,
-)
+from ..settings.gin_reader import GIN_CONFIGS, find_gin_file, named_gin_files, value_in_gin
 from ..settings.printable import printable
 from ..settings.run_directory import CONFIG, is_run
 from .run import Run
@@ -217,7 +211,7 @@ def parse_run(
     *,
     default: Callable[[Mapping[str, str]], str | None] = lambda names: QUICKSTART,
     required: bool = False,
-) -> tuple[argparse.Namespace, GinArguments, ChosenRun]:
+) -> tuple[argparse.Namespace, GinFiles, ChosenRun]:
     """Returns the options of a command line, its gin files and bindings, and the names of its run.
 
     An unknown name ends the program with a message. `parser` has the options of
@@ -230,24 +224,20 @@ def parse_run(
     """
     words = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
     typed = NamedWords({}, [])
-    chosen = GinPart()
+    gin = GinFiles(Run)
     try:
         typed = typed_names(words)
-        chosen = chosen_files(typed, default(typed.names), required)
+        gin = chosen_files(typed, default(typed.names), required)
     except ValueError as error:
         if "_ARGCOMPLETE" not in os.environ:  # a shell completes names that are not yet whole
             parser.exit(2, printable(f"\nerror: {error}\n"))
+    combined = _combined(typed) if typed.names.keys() - {"run"} else ""
+    chosen = ChosenRun(typed.text, combined, implied=gin.bindings)
     others = [word for word in typed.words if not word.startswith("--gin_file=")]
-    options, given = parse_with_gin(parser, others, Run, chosen.files)
+    options = parse_settings(parser, others, gin)
     for kind in CHOICES:
         setattr(options, kind, typed.names.get(kind))
-    combined = _combined(typed) if typed.names.keys() - {"run"} else ""
-    bindings = (*chosen.bindings, *given.bindings)
-    return (
-        options,
-        given._replace(files=chosen.files, bindings=bindings),
-        ChosenRun(typed.text, combined, chosen.bindings),
-    )
+    return options, gin, chosen
 
 
 def _combined(typed: NamedWords) -> str:
@@ -304,12 +294,12 @@ def typed_names(words: Sequence[str]) -> NamedWords:
 
 def chosen_files(
     typed: NamedWords, default: str | None = QUICKSTART, required: bool = False
-) -> GinPart:
+) -> GinFiles:
     """Returns all gin files of a command line, and the bindings that its names stand for.
 
-    >>> chosen_files(NamedWords({"run": "decoder", "model": "gpt2_tiny"}, ["--steps=4"]))
-    GinPart(files=('runs/decoder.gin', 'models/gpt2_tiny.gin'),
-    bindings=("RUN_DIR = 'runs/decoder-gpt2_tiny'",))
+    >>> gin = chosen_files(NamedWords({"run": "decoder", "model": "gpt2_tiny"}, ["--steps=4"]))
+    >>> gin.files, gin.bindings
+    (('runs/decoder.gin', 'models/gpt2_tiny.gin'), ("RUN_DIR = 'runs/decoder-gpt2_tiny'",))
 
     `default` and `required` are those of `parse_run`. Raises ValueError for an unknown name, and
     for gin files that are not a run.
@@ -317,38 +307,47 @@ def chosen_files(
     given = gin_arguments_in(typed.words)
     names = dict(typed.names)
     named_run = part_named("run", names.pop("run")).files if "run" in names else ()
-    files = (*named_run, *given.files)
-    reader = _reader(given, files)
-    macros = _macros(reader)
+    gin = _unread(given).read((*named_run, *given.files))
+    macros = gin.macros()
     bindings = []
     # A macro of the files is meant, for example DATA by --data.
     for macro in [kind.upper() for kind in names if kind.upper() in macros]:
         value = value_in_gin(names.pop(macro.lower()), macros[macro].value)
         bindings.append(f"{macro} = {value}")
-    if required and reader and files and (named_run or not names):
-        _check_is_run(reader, files, given.search_paths, typed.words)
-    if not names or not (files or default):
-        implied = (default,) if required and default else ()
-        return GinPart(files or implied, tuple(bindings))
-    own_run = () if named_run else _first_run(given)
-    run_files = named_run or own_run or ((default,) if default else ())
-    run_reader = reader if run_files == files else _reader(given, run_files)
-    parts = _parts(names, _macros(run_reader))
-    all_files = (*run_files, *parts.files, *given.files[len(own_run) :])
-    bindings += parts.bindings
-    if not any(_SETS_RUN_DIR.match(word) for word in typed.words):
-        bindings += _run_dir(run_reader, _reader(given, all_files), names)
-    return GinPart(all_files, tuple(bindings))
+    if required and gin.files and (named_run or not names):
+        _check_is_run(gin, typed.words)
+    if names and (gin.files or default):
+        if given.files:  # the parts come between the files of the run and the other files
+            gin = _unread(given).read(named_run) if named_run else _first_run(given)
+        others = given.files if named_run else given.files[len(gin.files) :]
+        if not gin.files and default:
+            gin.read([default])
+        macros = gin.macros()
+        run_dir = gin.origin("run_dir")
+        setting = "RUN_DIR" if "RUN_DIR" in macros else "training.Run.run_dir"
+        parts = _parts(names, macros)
+        gin.read((*parts.files, *others))
+        bindings += parts.bindings
+        is_set = any(_SETS_RUN_DIR.match(word) for word in typed.words)
+        if run_dir and run_dir == gin.origin("run_dir") and not is_set:
+            bindings.append(f"{setting} = {_run_dir(str(run_dir[1]), names)!r}")
+    elif required and default and not gin.files:
+        gin.read([default])
+    gin.bindings = tuple(bindings)
+    return gin
 
 
-def _first_run(given: GinArguments) -> tuple[str, ...]:
-    """Returns the first of the gin files that together give a number of steps; () if none do."""
-    reader = GinReader(Run, given.search_paths, given.trusted)
-    with contextlib.suppress(ValueError, OSError):
-        for count, file in enumerate(given.files, 1):
-            if _origin(reader.read([file]), "steps"):
-                return given.files[:count]
-    return ()
+def _unread(given: GinArguments) -> GinFiles:
+    return GinFiles(Run, given.search_paths, given.trusted)
+
+
+def _first_run(given: GinArguments) -> GinFiles:
+    """Reads the first of the gin files that together give a number of steps; none if none do."""
+    gin = _unread(given)
+    for file in given.files:
+        if gin.read([file]).origin("steps"):
+            return gin
+    return _unread(given)
 
 
 def _parts(names: Mapping[str, str], macros: Collection[str]) -> GinPart:
@@ -372,18 +371,13 @@ def _parts(names: Mapping[str, str], macros: Collection[str]) -> GinPart:
     return GinPart(files, bindings)
 
 
-def _run_dir(run: GinReader | None, whole: GinReader | None, names: Mapping[str, str]) -> list[str]:
-    """Returns a binding that names the run directory after the parts, such as runs/decoder-ul2.
+def _run_dir(directory: str, names: Mapping[str, str]) -> str:
+    """Returns a run directory that is named after the parts of a run.
 
-    Returns [] if a file after the run's own files sets the directory.
+    >>> _run_dir("runs/decoder", {"objective": "ul2", "data": "a.txt"})
+    'runs/decoder-a_txt-ul2'
     """
-    origin = _origin(run, "run_dir")
-    if origin is None or origin != _origin(whole, "run_dir"):
-        return []
-    parts = [_slug(kind, names[kind]) for kind in CHOICES if kind in names]
-    directory = "-".join([str(origin[1]), *parts])
-    setting = "RUN_DIR" if "RUN_DIR" in _macros(run) else "training.Run.run_dir"
-    return [f"{setting} = {directory!r}"]
+    return "-".join([directory, *(_slug(kind, names[kind]) for kind in CHOICES if kind in names)])
 
 
 def _slug(kind: str, name: str) -> str:
@@ -426,38 +420,14 @@ def lines_in_gin(lines: Sequence[str]) -> list[str]:
 # --- gin files ------------------------------------------------------------------------------------
 
 
-def _reader(given: GinArguments, files: Sequence[str]) -> GinReader | None:
-    """Returns a reader that has read the files; None if they cannot be read.
-
-    The error is raised again when the command reads its settings.
-    """
-    with contextlib.suppress(ValueError, OSError):
-        return GinReader(Run, given.search_paths, given.trusted).read(files)
-    return None
-
-
-def _macros(reader: GinReader | None) -> dict[str, Macro]:
-    return reader.macros() if reader else {}
-
-
-def _origin(reader: GinReader | None, field: str) -> tuple[Path | None, Any] | None:
-    """Returns the file that gives a field of the run its value, and the value, or None."""
-    with contextlib.suppress(KeyError):
-        return reader.origin(field) if reader else None
-    return None
-
-
-def _check_is_run(
-    reader: GinReader, files: Sequence[str], search_paths: Sequence[str], words: Sequence[str]
-) -> None:
+def _check_is_run(gin: GinFiles, words: Sequence[str]) -> None:
     """Raises ValueError if the gin files of a command line are only parts of a run."""
-    if _origin(reader, "steps") or any("Run.steps" in word for word in words):
+    if gin.failure or gin.origin("steps") or any("Run.steps" in word for word in words):
         return
-    parts = [_kind_and_name(file, search_paths) for file in files]
+    parts = [_kind_and_name(file, gin.search_paths) for file in gin.files]
     described = [
-        f"{file} is {article} {kind}, not a run"
-        for file, (kind, _) in zip(files, parts)
-        for article in ["an" if kind[0] in "aeiou" else "a"]
+        f"{file} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}, not a run"
+        for file, (kind, _) in zip(gin.files, parts)
     ]
     options = " ".join(f"--{kind}={name}" for kind, name in parts if kind in CHOICES)
     hint = f"`pretrax train {options}`" if options else "`pretrax train RUN --gin_file=FILE`"

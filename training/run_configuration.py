@@ -42,7 +42,11 @@ def read_run(
     raises ValueError for the config.gin of a run that was moved, unless a RUN_DIR is given, and for
     a config.gin that sets a field of `trust.OUTSIDE`.
     """
-    reader = GinReader(Run, search_paths, trusted).read(files, bindings)
+    return run_in(GinReader(Run, search_paths, trusted).read(files, bindings))
+
+
+def run_in(reader: GinReader) -> Run:
+    """Returns the run in the files and bindings of a reader. Raises ValueError as `read_run`."""
     fields = reader.settings()
     run = as_run(fields)
     _check_not_moved(reader)

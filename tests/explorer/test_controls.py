@@ -110,7 +110,7 @@ def test_gin_shell_and_python_give_the_same_objective(name, tmp_path):
     add_run_arguments(parser)
     words = shlex.split(got.train)[2:]
     _, given, _ = parse_run(parser, words, required=True)
-    assert read_fields(given.files, given.bindings)["objective"] == build
+    assert given.reader().settings()["objective"] == build
     assert shlex.split(got.shell)[:2] == ["pretrax", "show"] and "--seed=3" in got.shell
     if values and "turns" not in got.python:  # the turn of a schedule must be below their number
         taken = {"take": lambda builder, *_, **__: builder}

@@ -33,6 +33,7 @@ from pretrax.training.run_configuration import (
     read_fields,
     read_lines,
     read_run,
+    run_in,
 )
 from pretrax.training.run_file import run_text
 from pretrax.training.saved.imported_runs import config_text
@@ -367,7 +368,7 @@ def parser_and_bindings(*arguments, **how):
 def test_later_bindings_on_the_command_line_win():
     def steps(*bindings):
         _, given = parser_and_bindings(*bindings, "--gin_file=runs/decoder.gin")
-        return read_run(*given).steps
+        return run_in(given.reader()).steps
 
     assert steps("--gin.STEPS=1", "--gin_bindings=STEPS = 2", "--steps=3") == 3
     assert steps("--gin_bindings", "STEPS = 2", "--gin.STEPS=1") == 1
