@@ -33,7 +33,7 @@ class BuiltInHooks:
 
     def hooks(self) -> list[Hook]:
         """Returns the hooks, in the order in which they are called after a step."""
-        run = self.parts.run
+        run = self.parts.plan.run
         # The clock is read only after steps that `log_every` divides.
         saves_by_clock = run.log_every if run.checkpoint_minutes is not None else None
         copies_by_clock = run.log_every if self.parts.copies else None
@@ -70,17 +70,17 @@ class BuiltInHooks:
             self.reports.writer.flush()
             # The metrics go first: a resumed run drops metrics that are later than the checkpoint.
             if jax.process_index() == 0:
-                push_or_warn(self.parts.run.run_dir, self.reports.warn)
+                push_or_warn(self.parts.plan.run.run_dir, self.reports.warn)
             self._finish_copies()  # Orbax can run only one save at a time
             self.parts.checkpoints.save(after.state, files, heldout_loss=loss)
 
     def _save_by_clock(self, after: AfterStep) -> None:
-        minutes = self.parts.run.checkpoint_minutes or 0
+        minutes = self.parts.plan.run.checkpoint_minutes or 0
         if broadcast_from_first(time.monotonic() - self.saved_at >= 60 * minutes):
             self._save(after)
 
     def _copy_by_clock(self, after: AfterStep) -> None:
-        run = self.parts.run
+        run = self.parts.plan.run
         copies = self.parts.copies
         checkpoints = self.parts.checkpoints
         minutes = run.local_checkpoint_minutes or 0

@@ -13,7 +13,6 @@ from .built_in_hooks import BuiltInHooks
 from .devices.mesh import placed_on
 from .heldout_evaluation import Evaluation
 from .hooks import AfterStep, user_hooks
-from .planning import Plan
 from .prefetch import Prefetcher
 from .processes import must_stop_together
 from .reporting.console import StepProgress
@@ -27,7 +26,6 @@ from .step_program import StepPrograms
 
 
 def take_steps(
-    plan: Plan,
     parts: ResumableParts,
     state: State,
     evaluate: Callable[[int, dict], Evaluation],
@@ -41,7 +39,7 @@ def take_steps(
     last checkpoint is newer.
 
     Args:
-      parts: the run's checkpoints, batches and metrics, at the same step as the state.
+      parts: the run's plan, checkpoints, batches and metrics, at the same step as the state.
       state: the state to start from. Its buffers are donated.
       evaluate: (step, params) -> `Evaluation`. It measures its own wall time.
       profiled: steps to trace. Traces are written to the run's TensorBoard folder.
@@ -50,6 +48,7 @@ def take_steps(
 
     Raises FloatingPointError at a loss spike if the run cannot be rolled back.
     """
+    plan = parts.plan
     run = plan.run
     steps_taken = int(state.step)
     wall_time = reports.wall_time
@@ -113,7 +112,7 @@ def _roll_back(spike: LossSpike, parts: ResumableParts, reports: Reports) -> Sta
     spikes = parts.spikes
     checkpoints = parts.checkpoints
     checkpoints.wait()
-    before = spikes.checkpoint_before(spike, checkpoints.steps(), parts.run.checkpoint_every)
+    before = spikes.checkpoint_before(spike, checkpoints.steps(), parts.plan.run.checkpoint_every)
     checkpoints.remove_after(before)
     if parts.copies:
         parts.copies.remove_after(before)

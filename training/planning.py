@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from .. import objectives
 from ..data.corpus import Corpus
 from ..data.packing import Packing, max_documents_per_row, plan_packing, resolve_packing
 from ..inference.trained import check_modes
-from ..objectives import Row
+from ..models import Model
+from ..objectives import Objective, Row, RowGroup, TokenIds, row_groups
 from ..objectives.contract import with_corpus_classes
 from ..objectives.layouts import LAYOUTS
 from ..settings.run_directory import is_run
@@ -41,12 +41,15 @@ from .step import Recipe, check_requirements, corrupt_and_arrange, recipe_of_mem
 class Plan(NamedTuple):
     """A checked run with its lengths, from which training and evaluation start."""
 
-    run: Run
     corpus: Corpus
     mesh: Mesh
-    recipe: Recipe  # objective, model, row groups and optimizer
+    recipe: Recipe  # run, objective, model, row groups and optimizer
     schedules: tuple[GroupSchedule, ...]  # the schedule of each row group of the recipe
     packing: Packing
+
+    @property
+    def run(self) -> Run:
+        return self.recipe.run
 
 
 def plan_evaluation(run: Run) -> Plan:
@@ -78,43 +81,18 @@ def plan_run(
     check_run(run)
     optimizer = run.optimizer(run.steps)  # it may reject its settings before text is prepared
     mesh = run.mesh() if mesh is None else mesh
-    if corpus is None:
-        if run.initial_run is not None and not is_run(run.run_dir):
-            check_source(run.initial_run)
-        # The first start may train the vocabulary and tokenize the text here.
-        corpus = first_process_first(lambda: run.corpus(run.run_dir))
-    ids = corpus.ids
-    objective = run.objective(ids)
-    check_modes(objective.facts.prompt_forms)
-    check_columns(corpus, objective)
-    check_sources(corpus, objective)
-    objective = with_corpus_classes(objective, len(corpus.classes))
-    model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.facts.heads)
-    layout = LAYOUTS[model.layout]
+    corpus = _opened_corpus(run) if corpus is None else corpus
+    objective = _checked_objective(run, corpus)
+    model = run.model(padded_vocabulary(corpus.ids, run.vocabulary_rows), objective.facts.heads)
     policy, mark_ends = resolve_packing(objective, run.packing, run.mark_document_ends)
-    lengths = run.sequence_lengths
-    max_documents = max_documents_per_row(policy, run.max_documents)
-    try:
-        groups = objectives.row_groups(objective, layout, ids, row_shapes(lengths), max_documents)
-    except ValueError as error:  # the message does not name the setting
-        raise ValueError(
-            f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
-        ) from None
+    groups = _row_groups(run, objective, model, corpus.ids, policy)
     if trains:
         check_attention(model, mesh)
         check_router(model, run)
         warn_of_undivided(model, mesh)
     check_experts(model, mesh)
-    check_zeroed_token(model, ids)
+    check_zeroed_token(model, corpus.ids)
     check_requirements(objective, model, groups)
-    recipe = Recipe(
-        objective=objective,
-        model=model,
-        ids=ids,
-        groups=groups,
-        optimizer=optimizer,
-        run=run,
-    )
     schedules = group_schedules(objective, groups, run.batch_size, run.data_shards, run.steps)
     if trains:
         check_division(run, groups, schedules, mesh)
@@ -122,18 +100,55 @@ def plan_run(
     packing = plan_packing(
         policy,
         objective,
-        layout,
+        LAYOUTS[model.layout],
         groups,
         weighted="weights" in corpus.columns,
         teacher=objective.facts.teacher,
-        end_of_document=ids.eos if mark_ends else None,
+        end_of_document=corpus.ids.eos if mark_ends else None,
     )
     check_longest(corpus, packing)
+    recipe = Recipe(
+        objective=objective,
+        model=model,
+        ids=corpus.ids,
+        groups=groups,
+        optimizer=optimizer,
+        run=run,
+    )
     check_user_code(recipe, packing.weighted)
-    plan = Plan(run, corpus, mesh, recipe, schedules, packing)
+    plan = Plan(corpus, mesh, recipe, schedules, packing)
     if len({member.objective.loss for member in objective.facts.members}) > 1:
         check_terms(recipe, abstract_batch(plan))  # the terms of all members must fit together
     return plan
+
+
+def _opened_corpus(run: Run) -> Corpus:
+    """Opens the corpus. The first start may train the vocabulary and tokenize the text here."""
+    if run.initial_run is not None and not is_run(run.run_dir):
+        check_source(run.initial_run)
+    return first_process_first(lambda: run.corpus(run.run_dir))
+
+
+def _checked_objective(run: Run, corpus: Corpus) -> Objective:
+    """Returns the objective for the ids and classes of a corpus, which has what it reads."""
+    objective = run.objective(corpus.ids)
+    check_modes(objective.facts.prompt_forms)
+    check_columns(corpus, objective)
+    check_sources(corpus, objective)
+    return with_corpus_classes(objective, len(corpus.classes))
+
+
+def _row_groups(
+    run: Run, objective: Objective, model: Model, ids: TokenIds, policy: str
+) -> tuple[RowGroup, ...]:
+    lengths = run.sequence_lengths
+    most = max_documents_per_row(policy, run.max_documents)
+    try:
+        return row_groups(objective, LAYOUTS[model.layout], ids, row_shapes(lengths), most)
+    except ValueError as error:  # the message does not name the setting
+        raise ValueError(
+            f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
+        ) from None
 
 
 def with_steps(plan: Plan, steps: int) -> Plan:
@@ -142,10 +157,8 @@ def with_steps(plan: Plan, steps: int) -> Plan:
     Rates and factors that follow training progress are spread over these steps.
     The optimizer does not change.
     """
-    run = dataclasses.replace(plan.run, steps=steps)
     return plan._replace(
-        run=run,
-        recipe=plan.recipe._replace(run=run),
+        recipe=plan.recipe._replace(run=dataclasses.replace(plan.run, steps=steps)),
         schedules=tuple(schedule._replace(steps=steps) for schedule in plan.schedules),
     )
 

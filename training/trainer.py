@@ -113,14 +113,14 @@ def _train(
             if profiled:
                 print_warning(console, untraced_message(profiled, finished.step))
             return finished
-        start = _start(plan, parts, resumed, changed, console)
+        start = _start(parts, resumed, changed, console)
         check_steps(profiled, int(start.step), run.steps)
         unnamed = write_run(run) if jax.process_index() == 0 else ()
         _print_start(plan, start, unnamed, console)
         warn = functools.partial(print_warning, console)
         with MetricsWriter(run.run_dir, int(start.step), warn, trackers) as writer:
             reports = Reports(writer, console, wall_time)
-            step, evaluated = _take_remaining_steps(plan, parts, start, reports, profiled)
+            step, evaluated = _take_remaining_steps(parts, start, reports, profiled)
     if evaluated is None:
         result = Result(run.run_dir, step, False, (), {}, wall_time.seconds())
         print_stopped(console, run, result)
@@ -150,18 +150,19 @@ def _open_parts(plan: Plan) -> Iterator[ResumableParts]:
             open_local_copies(run.local_checkpoint_dir, where, checkpoints) as copies,
         ):
             spikes = Spikes(run.rollback_sigmas)
-            yield ResumableParts(run, abstract, batches, spikes, Unreported(), checkpoints, copies)
+            yield ResumableParts(plan, abstract, batches, spikes, Unreported(), checkpoints, copies)
 
 
 def _take_remaining_steps(
-    plan: Plan, parts: ResumableParts, start: State, reports: Reports, profiled: Steps | None
+    parts: ResumableParts, start: State, reports: Reports, profiled: Steps | None
 ) -> tuple[int, Evaluation | None]:
     """Trains from a state to the last step, and evaluates that step.
 
     Returns the step that was reached, and the evaluation: None if SIGTERM stopped the run.
     """
+    plan = parts.plan
     evaluate = prepare_evaluation(plan, task_scorer(plan), reports)
-    state, evaluated = take_steps(plan, parts, start, evaluate, reports, profiled)
+    state, evaluated = take_steps(parts, start, evaluate, reports, profiled)
     step = int(state.step)
     if step < plan.run.steps:
         return step, None
@@ -180,11 +181,7 @@ def _warn_of_damage(parts: ResumableParts, resumed: Restored | None, console: Co
 
 
 def _start(
-    plan: Plan,
-    parts: ResumableParts,
-    resumed: Restored | None,
-    changed: Sequence[str],
-    console: Console,
+    parts: ResumableParts, resumed: Restored | None, changed: Sequence[str], console: Console
 ) -> State:
     """Returns the restored state, or the first state of a run, and prints which.
 
@@ -193,7 +190,8 @@ def _start(
     if resumed:
         print_note(console, resumed_message(int(resumed.state.step), changed, resumed.copied))
         return resumed.state
-    run = parts.run
+    plan = parts.plan
+    run = plan.run
     if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
         where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
         print_warning(console, restart_message(where, step))

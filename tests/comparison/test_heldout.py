@@ -182,9 +182,10 @@ def test_mean_is_missing_if_an_objective_cannot_be_computed():
 @pytest.mark.slow
 def test_rows_longer_than_in_training_give_a_warning():
     model_subject = subject("decoder")
-    short = dataclasses.replace(model_subject.plan.run, sequence_lengths={"decoder": 16})
+    plan = model_subject.plan
+    short = dataclasses.replace(plan.run, sequence_lengths={"decoder": 16})
     model_subject = types.SimpleNamespace(
-        plan=model_subject.plan._replace(run=short), saved=model_subject.saved
+        plan=plan._replace(recipe=plan.recipe._replace(run=short)), saved=model_subject.saved
     )
     with warns(BeyondTraining, "decoder", 16):
         loss_under(model_subject, objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)

@@ -456,11 +456,14 @@ def test_tpu_compiler_options_are_passed_only_on_tpus():
     assert compile_lowered(plan, lowered).options is None
     on_tpus = plan._replace(mesh=make_mesh(devices=chips(2, 1, 1)))
     assert compile_lowered(on_tpus, lowered).options == {"xla_some": "1"}
-    bare = dataclasses.replace(run, tpu_compiler_options=None)
-    assert compile_lowered(on_tpus._replace(run=bare), lowered).options is None
-    other = dataclasses.replace(run, tpu_compiler_options={"xla_unknown": True})
+
+    def with_options(options):
+        other = dataclasses.replace(run, tpu_compiler_options=options)
+        return on_tpus._replace(recipe=plan.recipe._replace(run=other))
+
+    assert compile_lowered(with_options(None), lowered).options is None
     with refuses(ValueError, "tpu_compiler_options"):
-        compile_lowered(on_tpus._replace(run=other), lowered)
+        compile_lowered(with_options({"xla_unknown": True}), lowered)
 
 
 def test_device_kinds_are_found_by_their_aliases():

@@ -7,6 +7,7 @@ from ...settings import run_directory, trust
 from ...settings.saved_states import has_checkpoint
 from ...settings.system_errors import in_words
 from ..batches import Batches
+from ..planning import Plan
 from ..run import Run, differences, fields_of
 from ..run_configuration import read_directory
 from ..run_file import run_text
@@ -19,9 +20,9 @@ from .result import Result, read_result
 
 
 class ResumableParts(NamedTuple):
-    """A run in training, and the objects whose state its checkpoints hold."""
+    """The plan of a run in training, and the objects whose state its checkpoints hold."""
 
-    run: Run
+    plan: Plan
     abstract: AbstractState  # shapes and shardings of the state
     batches: Batches  # the rows of the next steps
     spikes: Spikes
@@ -40,7 +41,7 @@ def resume(parts: ResumableParts, changed: Sequence[str] = ()) -> Restored | Non
 
     Raises ValueError, with the changed fields, if the checkpoints do not fit the run.
     """
-    run = parts.run
+    run = parts.plan.run
     fields = f"Values that differ from the run's config.gin:\n{_listed(changed or ['none'])}"
     try:
         if parts.copies is None:
