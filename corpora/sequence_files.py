@@ -103,33 +103,16 @@ def sequence_files(
             f"Got corpora.sequence_files.reverse_complement for the alphabet {alphabet!r}, which "
             "has no complements, expected 'dna' or 'rna': leave it out."
         )
-    choices: dict[str, Choice | None] = {}
-    if heldout_files is not None:
-        choices["heldout_files"] = None
-    if heldout_records is not None:
-        choices["heldout_records"] = functools.partial(_by_name, _names(heldout_records))
-    if heldout_clusters is not None:
-        members = _held_out_members(heldout_clusters, heldout_every)
-        choices["heldout_clusters"] = functools.partial(_by_cluster, heldout_clusters, members)
-    if len(choices) > 1:
-        raise ValueError(
-            f"Got corpora.sequence_files.{' and '.join(choices)}, expected one of these settings, "
-            "since each of them chooses all held-out records."
-        )
-    paths = found_files(run_dir, files, heldout_files)
-    for path in itertools.chain.from_iterable(paths.values()):
-        if not is_sequence_file(path):
-            raise ValueError(
-                f"Got {path}, expected FASTA or FASTQ ({', '.join(SEQUENCE_SUFFIXES)}), also as "
-                ".gz, .bgz or .zst: convert or rename it, or use corpora.text_files for text."
-            )
-    chosen = next(iter(choices.values()), None)
+    setting, choice = _held_out_choice(
+        heldout_files, heldout_records, heldout_clusters, heldout_every
+    )
+    paths = _sequence_paths(run_dir, files, heldout_files)
     cut = {"window": window, "overlap": overlap, "lowercase_weight": lowercase_weight}
-    sequences = _Sequences(paths, chosen, letters, cut)
+    sequences = _Sequences(paths, choice, letters, cut)
     settings: list[Any] = [alphabet, *cut.values(), heldout_records]
     if heldout_clusters is not None:
         settings += [heldout_every, *versions_of([heldout_clusters])]
-    splits = paths if chosen is None else (TRAIN, HELDOUT)
+    splits = paths if choice is None else (TRAIN, HELDOUT)
     texts = {split: sequences.text(split, settings) for split in splits}
     vocab = vocabulary(run_dir, VocabularySource(sequences.sample, version=texts[TRAIN].version))
     _check_letters(vocab, letters)
@@ -141,11 +124,11 @@ def sequence_files(
         overlapping_windows(window, overlap),
         shared_letters(vocab.tokenizer, letters),
     )
-    if chosen is not None:
-        held_out = f"chosen by {', '.join(choices)}"
+    if choice is not None:
+        held_out = f"chosen by {setting}"
     what = f"Sequences of {counted(paths[TRAIN])}"
     corpus = corpus_of(what, tokens, vocab, held_out=held_out, seed=seed)
-    if not choices:
+    if setting is None:
         corpus = corpus._replace(summary=corpus.summary + skew_warning(tokens, heldout_every))
     if not reverse_complement:
         return corpus
@@ -155,6 +138,44 @@ def sequence_files(
         return StreamOf(corpus.open_shard(shard, num_shards), read)
 
     return corpus._replace(open_shard=open_shard)
+
+
+def _held_out_choice(
+    files: str | Sequence[str] | None,
+    records: str | int | Sequence[str | int] | None,
+    clusters: str | None,
+    every: int,
+) -> tuple[str | None, Choice | None]:
+    """Returns the setting that chooses the held-out records, and how it chooses among records.
+
+    The choice is None for held-out files, and without a setting.
+    """
+    given = {"heldout_files": files, "heldout_records": records, "heldout_clusters": clusters}
+    settings = [name for name, value in given.items() if value is not None]
+    if len(settings) > 1:
+        raise ValueError(
+            f"Got corpora.sequence_files.{' and '.join(settings)}, expected one of these settings, "
+            "since each of them chooses all held-out records."
+        )
+    choice: Choice | None = None
+    if records is not None:
+        choice = functools.partial(_by_name, _names(records))
+    if clusters is not None:
+        choice = functools.partial(_by_cluster, clusters, _held_out_members(clusters, every))
+    return next(iter(settings), None), choice
+
+
+def _sequence_paths(
+    run_dir: str, files: str | Sequence[str], heldout_files: str | Sequence[str] | None
+) -> dict[str, list[str]]:
+    paths = found_files(run_dir, files, heldout_files)
+    for path in itertools.chain.from_iterable(paths.values()):
+        if not is_sequence_file(path):
+            raise ValueError(
+                f"Got {path}, expected FASTA or FASTQ ({', '.join(SEQUENCE_SUFFIXES)}), also as "
+                ".gz, .bgz or .zst: convert or rename it, or use corpora.text_files for text."
+            )
+    return paths
 
 
 class _Sequences(NamedTuple):

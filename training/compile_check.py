@@ -30,10 +30,10 @@ from .devices.collectives import Traffic, traffic
 from .devices.cycles import StepTime, estimate
 from .devices.mesh import batch_sharding, placed_on
 from .devices.topologies import GPUS, Topology, devices_of
-from .planning import abstract_rows, plan_of_step, plan_run
+from .planning import Plan, abstract_rows, plan_of_step, plan_run
 from .run import T5_VOCABULARY, Run
 from .run_checks import check_run
-from .state import parameter_count
+from .state import State, parameter_count
 from .step_program import abstract_state_of, compile_lowered, jitted_step
 from .throughput import causal_flops, step_flops
 
@@ -103,57 +103,72 @@ def check(run: Run, topology: Topology) -> Check:
     check_run(run)
     plan = plan_of_step(plan_run(run, *_elsewhere(run, devices_of(topology))), step=0)
     state = abstract_state_of(plan).shapes
-    mesh = plan.mesh
-    groups = zip(plan.recipe.groups, plan.schedules)
-    tokens = sum(
-        schedule.rows * schedule.share(number) * raw
-        for group, schedule in groups
-        for number, raw in zip(group.members, group.raw_lengths)
-    )
     started = time.monotonic()
+    compiled = _compiled(plan, state, topology)
+    return Check(
+        topology=topology,
+        mesh=dict(plan.mesh.shape),
+        parameters=parameter_count(state),
+        active=active_parameters(state.params, plan.recipe.model.config),
+        flops=step_flops(plan.recipe, plan.schedules),
+        causal_flops=causal_flops(plan.recipe, plan.schedules),
+        text_tokens=_text_tokens(plan),
+        memory=compiled.memory,
+        traffic=compiled.traffic,
+        seconds=time.monotonic() - started,
+        refusal=compiled.refusal,
+        attention=plan.recipe.model.attention,
+        options=(topology.kind not in GPUS and run.tpu_compiler_options) or {},
+        estimate=compiled.estimate,
+    )
+
+
+class _Compiled(NamedTuple):
+    """What the compiler says about a step."""
+
+    memory: Memory
+    traffic: Mapping[str, Traffic] = {}
+    estimate: StepTime | None = None
+    refusal: str = ""
+
+
+def _compiled(plan: Plan, state: State, topology: Topology) -> _Compiled:
+    """Compiles the step of a plan. If it does not fit, only its arrays are known."""
+    mesh = plan.mesh
     with placed_on(mesh.abstract_mesh):
         step = jitted_step(plan, state)
         lowered = step.lower(state, abstract_rows(plan, batch_sharding(mesh)))
     other_state = state.opt_state, state.adaptation, state.ema
     memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(other_state), 0, 0)
-    collectives: Mapping[str, Traffic] = {}
-    refusal = ""
-    estimated = None
     try:
         program = compile_lowered(plan, lowered)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        refusal = _shortened(str(error))
-    else:
-        sizes: Any = program.memory_analysis()
-        text = program.as_text() or ""
-        collectives = traffic(text)
-        chips = [getattr(device, "coords", ()) for device in mesh.devices.flat]
-        assigned = assigned_share(mesh.shape["expert"])
-        estimated = estimate(text, topology, chips, assigned=assigned)
-        new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-        memory = memory._replace(
+        return _Compiled(memory, refusal=_shortened(str(error)))
+    sizes: Any = program.memory_analysis()
+    text = program.as_text() or ""
+    chips = [getattr(device, "coords", ()) for device in mesh.devices.flat]
+    new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return _Compiled(
+        memory=memory._replace(
             activations=sizes.temp_size_in_bytes + new,
             program=sizes.generated_code_size_in_bytes,
             padding=max(sizes.argument_size_in_bytes - memory.total, 0),
-        )
-    return Check(
-        topology=topology,
-        mesh=dict(mesh.shape),
-        parameters=parameter_count(state),
-        active=active_parameters(state.params, plan.recipe.model.config),
-        flops=step_flops(plan.recipe, plan.schedules),
-        causal_flops=causal_flops(plan.recipe, plan.schedules),
-        text_tokens=round(tokens),
-        memory=memory,
-        traffic=collectives,
-        seconds=time.monotonic() - started,
-        refusal=refusal,
-        attention=plan.recipe.model.attention,
-        options=(topology.kind not in GPUS and run.tpu_compiler_options) or {},
-        estimate=estimated,
+        ),
+        traffic=traffic(text),
+        estimate=estimate(text, topology, chips, assigned=assigned_share(mesh.shape["expert"])),
     )
+
+
+def _text_tokens(plan: Plan) -> int:
+    """Returns the number of tokens of text in a step with full rows."""
+    tokens = sum(
+        schedule.rows * schedule.share(number) * raw
+        for group, schedule in zip(plan.recipe.groups, plan.schedules)
+        for number, raw in zip(group.members, group.raw_lengths)
+    )
+    return round(tokens)
 
 
 def _elsewhere(run: Run, devices) -> tuple[Corpus, Mesh]:

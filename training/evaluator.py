@@ -123,22 +123,10 @@ class Evaluator:
           member_sources: index of each member's corpus. Empty: all members read the first corpus.
         """
         self._mesh = mesh
-        self._steps = recipe.run.steps
+        self._recipe = recipe
         self._packing = packing
         self._size = _up(rows, math.lcm(2, batch_shards(mesh)))  # number of rows in a batch
-        # The sums are replicated, so that every process can read them.
-        jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
-        by_loss: dict = {}  # members that differ only in their noise share a program
-
-        def programs(objective: Objective) -> tuple[Callable, Callable]:
-            key = objective.loss, tuple(objective.facts.heads.items()), objective.facts.likelihood
-            if key not in by_loss:
-                by_loss[key] = (
-                    jit(functools.partial(term_sums, recipe, objective)),
-                    jit(functools.partial(training_tallies, recipe, objective)),
-                )
-            return by_loss[key]
-
+        self._programs: dict = {}
         # The baseline needs frequencies of labels. They are from eight times as much training text.
         training_pieces = [
             first_documents(iter(corpus.open_shard(0, 1).next_document, None), 8 * tokens)
@@ -151,21 +139,39 @@ class Evaluator:
                 functools.partial(corrupt_and_arrange, recipe, group),
                 out_shardings=batch_sharding(mesh),
             )
-            for member in group.members:
-                chosen = members_of(recipe.objective)[member]
-                source = member_sources[member] if member_sources else 0
-                scored_sums, tallies = programs(chosen.objective)
-                batches_of = functools.partial(self._batches, arrange, group.row_length, member)
-                in_training = self._sum(
-                    tallies(batch) for batch in batches_of(training_pieces[source], 8 * tokens)
+            for number in group.members:
+                source = member_sources[number] if member_sources else 0
+                batches_of = functools.partial(self._batches, arrange, group.row_length, number)
+                member = members_of(recipe.objective)[number]
+                sums, tallies = self._programs_of(member.objective)
+                self._members[number] = _HeldOutMember(
+                    name=member.name,
+                    term_sums=sums,
+                    training=self._sum(
+                        map(tallies, batches_of(training_pieces[source], 8 * tokens))
+                    ),
+                    batches=batches_of(heldout_pieces[source], tokens),
+                    weight=_weight_at_end(member.rate),
                 )
-                batches = batches_of(heldout_pieces[source], tokens)
-                self._members[member] = _HeldOutMember(
-                    chosen.name, batches, scored_sums, in_training, _weight_at_end(chosen.rate)
-                )
+
+    def _programs_of(self, objective: Objective) -> tuple[Callable, Callable]:
+        """Returns the jitted `term_sums` and `training_tallies` of a member.
+
+        Members that differ only in their noise share them.
+        """
+        key = objective.loss, tuple(objective.facts.heads.items()), objective.facts.likelihood
+        if key not in self._programs:
+            # The sums are replicated, so that every process can read them.
+            jit = functools.partial(jax.jit, out_shardings=replicated(self._mesh))
+            self._programs[key] = (
+                jit(functools.partial(term_sums, self._recipe, objective)),
+                jit(functools.partial(training_tallies, self._recipe, objective)),
+            )
+        return self._programs[key]
 
     def __call__(self, params) -> list[Score]:
         scores = []
+        steps = self._recipe.run.steps
         for number in range(len(self._members)):
             member = self._members[number]
             sums_by_term = self._sum(member.term_sums(params, batch) for batch in member.batches)
@@ -186,7 +192,7 @@ class Evaluator:
                     has_perplexity=sums.has_perplexity,
                     metric=sums.metric,
                     is_likelihood=sums.is_likelihood,
-                    scale=member.weight * float(scale_at(sums.scale, self._steps, self._steps)),
+                    scale=member.weight * float(scale_at(sums.scale, steps, steps)),
                 )
                 scores.append(score)
         return scores

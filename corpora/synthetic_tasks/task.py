@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ...settings.partial import as_partial
+from ...settings.partial import Partial, as_partial
 
 _HELDOUT_EVERY = 20  # documents
 
@@ -114,22 +114,7 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
     `seed`, and for a result that is not a `SyntheticTask` or has no text or no question. Questions
     and pairs must have a kind and at least one wrong answer, and sites a likelihood of each answer.
     """
-    partial = as_partial(function)
-    name = getattr(partial.function, "__name__", None)
-    if name is None:
-        raise ValueError(
-            f"Got {partial.function!r:.80} as a synthetic task, expected a function with a name, "
-            "which a run can store: write `def my_task(*, seed): …`, and bind its settings in a "
-            "gin file, my_module.my_task.size = 3, or as Partial(my_task, size=3)."
-        )
-    try:
-        inspect.signature(partial.function).bind(**{**partial.settings, "seed": seed})
-    except TypeError as error:
-        raise ValueError(
-            f"{name} cannot draw a synthetic task ({error}), expected a function of `seed` alone, "
-            "with defaults for all other settings: write `def my_task(*, seed): …`, or bind the "
-            "missing settings."
-        ) from None
+    name = _checked_name(as_partial(function), seed)
     task = function(seed=seed)
     if not isinstance(task, SyntheticTask):
         raise ValueError(
@@ -166,6 +151,26 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
             "draw from more texts."
         )
     return task._replace(heldout=heldout)
+
+
+def _checked_name(partial: Partial, seed: int) -> str:
+    """Returns the name of a function that draws a synthetic task from a seed."""
+    name = getattr(partial.function, "__name__", None)
+    if name is None:
+        raise ValueError(
+            f"Got {partial.function!r:.80} as a synthetic task, expected a function with a name, "
+            "which a run can store: write `def my_task(*, seed): …`, and bind its settings in a "
+            "gin file, my_module.my_task.size = 3, or as Partial(my_task, size=3)."
+        )
+    try:
+        inspect.signature(partial.function).bind(**{**partial.settings, "seed": seed})
+    except TypeError as error:
+        raise ValueError(
+            f"{name} cannot draw a synthetic task ({error}), expected a function of `seed` alone, "
+            "with defaults for all other settings: write `def my_task(*, seed): …`, or bind the "
+            "missing settings."
+        ) from None
+    return name
 
 
 def _check_pair(name: str, pair: Any) -> None:

@@ -143,19 +143,9 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{path} is not a SentencePiece model ({in_words(error)}).") from error
     size = processor.GetPieceSize()
-    named: dict[str, int] = {}
-    blocked: list[int] = []
-    produced: dict[str, int] = {}  # special tokens that SentencePiece produces for their names
     proto: Any = sentencepiece_model_pb2  # its classes are made at run time
     model = proto.ModelProto.FromString(processor.serialized_model_proto())
-    for i, piece in enumerate(model.pieces):
-        name = piece.piece.lstrip("▁")
-        control = piece.type in (piece.CONTROL, piece.UNUSED)
-        if control or (piece.type == piece.USER_DEFINED and _is_known(name)):
-            named.setdefault(name, i)
-            blocked.append(i)
-            if not control:
-                produced[name] = i
+    named, blocked, produced = _special_pieces(model.pieces)
     if extra_ids is None:
         extra_ids = 0 if "<extra_id_0>" in named else T5_EXTRA_IDS
     byte_fallback = processor.PieceToId("<0x00>") != processor.unk_id()
@@ -204,6 +194,25 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         marks_starts=not model.trainer_spec.treat_whitespace_as_suffix,
     )
     return with_extra_ids(tokenizer, extra_ids)
+
+
+def _special_pieces(pieces: Iterable[Any]) -> tuple[dict[str, int], list[int], dict[str, int]]:
+    """Returns the special tokens of a SentencePiece model.
+
+    They are the ids by name, all ids, and the ids that SentencePiece produces for a name in a text.
+    """
+    named: dict[str, int] = {}
+    blocked: list[int] = []
+    produced: dict[str, int] = {}
+    for i, piece in enumerate(pieces):
+        name = piece.piece.lstrip("▁")
+        control = piece.type in (piece.CONTROL, piece.UNUSED)
+        if control or (piece.type == piece.USER_DEFINED and _is_known(name)):
+            named.setdefault(name, i)
+            blocked.append(i)
+            if not control:
+                produced[name] = i
+    return named, blocked, produced
 
 
 def byte_tokenizer() -> Tokenizer:

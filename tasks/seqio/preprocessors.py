@@ -74,34 +74,15 @@ class CutToRows(NamedTuple):
                 "train it with `pretrax train` on seqio_corpora.seqio_pairs."
             )
         raw = np.asarray(_row_group(objective, ids, sequence_length).raw_lengths)
-        member_rates = [member.rate for member in members_of(objective)]
-        if any(map(is_scheduled, member_rates)):
+        rates = [member.rate for member in members_of(objective)]
+        if any(map(is_scheduled, rates)):
             raise ValueError(
                 "Got a mixture whose rates are schedules of the training step, expected numbers: a "
                 "SeqIO task has no training steps. Train the mixture with `pretrax train`, or give "
                 "each member a constant rate."
             )
-        rates = np.asarray(member_rates)
-        limits = np.cumsum(rates / rates.sum())[:-1]
         alone = objective.facts.rows.kind != "stream"
-
-        def cut(group: int, documents):
-            """Returns the lengths of rows, their members, and the order of the rows."""
-            runs = documents if alone else np.asarray([documents.sum()])
-            most = int((runs // int(raw.min()) + 1).sum())
-            draws = stable_draws.uniform(stable_draws.drawn_bits(int(group), most))
-            members = np.searchsorted(limits, draws, side="right").astype(np.int32)
-            # Length of each row, and its index among the rows of its run of tokens.
-            rows = [np.zeros((2, 0), np.int32)]
-            used = 0
-            for length in runs[runs > 0]:
-                ends = np.cumsum(raw[members[used : used + length // int(raw.min()) + 1]])
-                ends = np.minimum(ends[: np.searchsorted(ends, length) + 1], length)
-                rows.append(np.stack([np.diff(ends, prepend=0), np.arange(ends.size)]))
-                used += ends.size
-            lengths, number = np.concatenate(rows, 1).astype(np.int32)
-            order = np.argsort(number if alone else 0 * number, kind="stable").astype(np.int32)
-            return lengths, members[:used], order
+        cut = functools.partial(_rows_of_documents, raw, np.asarray(rates), alone)
 
         def to_rows(group, documents):
             if isinstance(documents, tf.Tensor):  # all documents have the same static length
@@ -118,6 +99,35 @@ class CutToRows(NamedTuple):
         documents = dataset.map(lambda example: example["targets"], tf.data.AUTOTUNE)
         rows = documents.ragged_batch(DOCUMENTS).enumerate().flat_map(to_rows)
         return rows.map(lambda tokens, member: {"tokens": tokens, "member": member})
+
+
+def _rows_of_documents(
+    raw: np.ndarray, rates: np.ndarray, alone: bool, group: int, documents: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the lengths of rows, their members, and the order of the rows, all i32[rows].
+
+    Args:
+      raw: raw length of a row of each member.
+      alone: whether every document is cut separately.
+      group: number of the group of documents, from which the members are drawn.
+      documents: number of tokens of each document.
+    """
+    runs = documents if alone else np.asarray([documents.sum()])
+    most = int((runs // int(raw.min()) + 1).sum())
+    draws = stable_draws.uniform(stable_draws.drawn_bits(int(group), most))
+    limits = np.cumsum(rates / rates.sum())[:-1]
+    members = np.searchsorted(limits, draws, side="right").astype(np.int32)
+    # Length of each row, and its index among the rows of its run of tokens.
+    rows = [np.zeros((2, 0), np.int32)]
+    used = 0
+    for length in runs[runs > 0]:
+        ends = np.cumsum(raw[members[used : used + length // int(raw.min()) + 1]])
+        ends = np.minimum(ends[: np.searchsorted(ends, length) + 1], length)
+        rows.append(np.stack([np.diff(ends, prepend=0), np.arange(ends.size)]))
+        used += ends.size
+    lengths, number = np.concatenate(rows, 1).astype(np.int32)
+    order = np.argsort(number if alone else 0 * number, kind="stable").astype(np.int32)
+    return lengths, members[:used], order
 
 
 class ApplyObjective(NamedTuple):
