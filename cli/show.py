@@ -287,8 +287,9 @@ def choose(options: argparse.Namespace) -> Choice:
 
 def _has_objectives(options: argparse.Namespace) -> bool:
     from ..tasks.seqio.seqio_objectives import has_objectives
+    from ..tasks.seqio.seqio_tasks import SeqioTasks
 
-    return has_objectives(options.task, options.module)
+    return has_objectives(SeqioTasks(options.task, options.module))
 
 
 def _corpus_of(options: argparse.Namespace, choice: Choice) -> Callable | None:

@@ -33,6 +33,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.inference.evaluation.labeled_evaluation": ("heldout_labels",),
     "pretrax.tasks.seqio.seqio_corpora": ("seqio_mixture", "seqio_objectives", "seqio_pairs"),
     "pretrax.tasks.seqio.seqio_objectives": ("mixture_objective",),
+    "pretrax.tasks.seqio.seqio_tasks": ("SeqioTasks",),
     "pretrax.tasks.seqio_evaluation": ("evaluation_tasks",),
     "pretrax.tasks.seqio.seqio_vocabularies": ("from_task",),
     "pretrax.corpora.vocabularies": ("trained", "utf8_bytes", "letters", "from_file", "from_run"),

@@ -217,18 +217,16 @@ def from_task(
         first document with a moved middle is then returned if there is one, and is not cut.
     """
     from .seqio import seqio_corpora, seqio_objectives, seqio_vocabularies
+    from .seqio.seqio_tasks import SeqioTasks
 
     open_corpus: Callable = functools.partial(
         seqio_corpora.seqio_mixture, arranged_tokens=arranged_tokens
     )
-    if seqio_objectives.has_objectives(name, module):
+    tasks = SeqioTasks(name, module)
+    if seqio_objectives.has_objectives(tasks):
         open_corpus = seqio_corpora.seqio_objectives
     corpus = open_corpus(
-        folder,
-        mixture_or_task_name=name,
-        vocabulary=seqio_vocabularies.from_task,
-        module=module,
-        shuffle=False,
+        folder, tasks=tasks, vocabulary=seqio_vocabularies.from_task, shuffle=False
     )
     enough = _MAX_ARRANGED * arranged_tokens if arranged_tokens else 4 * length
     documents = [piece.tokens for piece in corpus.heldout(enough)]

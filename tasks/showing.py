@@ -149,7 +149,7 @@ def choice_of_fields(fields: Mapping[str, Any], name: str | None = None) -> Choi
     """
     build = as_partial(fields["objective"])
     settings = dict(flattened("", build))
-    name = name or settings.get(".mixture_or_task_name")
+    name = name or settings.get(".tasks.mixture_or_task_name")
     name = name or name_of(build.function).rpartition(".")[2]
     used = "model", "corpus", "mark_document_ends", "packing", "sequence_lengths"
     return Choice(

@@ -383,6 +383,7 @@ from pretrax import objectives
 from pretrax import training
 from pretrax.tasks.seqio import seqio_corpora
 from pretrax.tasks import seqio_evaluation
+from pretrax.tasks.seqio import seqio_tasks
 from pretrax.tasks.seqio import seqio_vocabularies
 from pretrax.training import optimizers
 
@@ -390,7 +391,8 @@ RUN_DIR = None
 
 training.Run.run_dir = %RUN_DIR
 training.Run.corpus = @seqio_corpora.seqio_pairs
-seqio_corpora.seqio_pairs.mixture_or_task_name = "colors"
+seqio_corpora.seqio_pairs.tasks = @seqio_tasks.SeqioTasks()
+seqio_tasks.SeqioTasks.mixture_or_task_name = "colors"
 seqio_corpora.seqio_pairs.given_tokens = 8
 seqio_corpora.seqio_pairs.answer_tokens = 8
 seqio_corpora.seqio_pairs.vocabulary = @seqio_vocabularies.from_task

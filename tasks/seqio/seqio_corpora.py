@@ -10,15 +10,15 @@ from ...data.corpus import Corpus
 from ...objectives import members_of
 from ...objectives.contract import build
 from ...settings.run_directory import save_classes
-from .quiet_tensorflow import keep_off_accelerators, seqio
-from .seqio_caches import ReadTask, add_cache_dirs, check_cached_ids, read_tasks
+from .quiet_tensorflow import seqio
+from .seqio_caches import ReadTask, check_cached_ids, read_tasks
 from .seqio_examples import Answers, TaskExamples, pair_examples, pair_reader, text_examples
 from .seqio_objectives import applies_objective, builder_of, without_objective
 from .seqio_streams import MixtureStream, heldout_documents
 from .seqio_tasks import (
+    SeqioTasks,
     check_task,
     common_vocabulary,
-    found_tasks,
     readable,
     tasks_with,
     with_vocabulary,
@@ -30,47 +30,35 @@ from .seqio_vocabularies import RunVocabulary
 def seqio_mixture(
     run_dir: str,
     *,
-    mixture_or_task_name: str,
+    tasks: SeqioTasks,
     vocabulary: Factory,
     split: str = "train",
     heldout_split: str = "validation",
-    module: str | Sequence[str] | None = None,
     feature: str = "targets",
     arranged_tokens: Count | None = None,
-    data_dir: str | None = None,
-    use_cached: bool = False,
-    cache_dirs: Sequence[str] = (),
     shuffle: bool = True,
     seed: int = 0,
 ) -> Corpus:
     """Documents of a SeqIO task or mixture whose `feature` is tokenized text.
 
         training.Run.corpus = @seqio_corpora.seqio_mixture
-        seqio_corpora.seqio_mixture.mixture_or_task_name = "c4_v310_text"
-        seqio_corpora.seqio_mixture.data_dir = "gs://my-bucket/tensorflow_datasets"
+        seqio_corpora.seqio_mixture.tasks = @seqio_tasks.SeqioTasks()
+        seqio_tasks.SeqioTasks.mixture_or_task_name = "c4_v310_text"
         seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.from_task
 
     The objective is applied later, on the device, so name a task of plain text. Every example is a
     whole document. A single end-of-sequence id at its end is removed, since the run adds its own.
 
     Args:
-        mixture_or_task_name: name of a registered task or mixture. The tasks of
-            `tasks.seqio.tfds_tasks` are registered.
+        tasks: the tasks of text.
         vocabulary: `seqio_vocabularies.from_task` for the vocabulary of the tasks, or a factory of
             `corpora.vocabularies` for a vocabulary that replaces it.
         split: split to train on.
         heldout_split: split to evaluate on. Tasks of a mixture that lack it are skipped.
-        module: module or Python file that registers tasks, such as "my_tasks.py", or a list. A
-            module that registers a mixture comes after the modules of its tasks.
         feature: feature with the ids of the text.
         arranged_tokens: largest number of tokens of a document if `character_infilling` is a step
             of a task, which cuts texts to this length. Documents may then contain its markers.
             None means that documents contain only text.
-        data_dir: folder of TensorFlow Datasets. A split that is a `seqio.TfdsSplit` is read from
-            the folder that it names.
-        use_cached: whether to read each task from SeqIO's cache, which `seqio_cache_tasks` writes.
-            A task that cannot be cached is read from its source.
-        cache_dirs: folders with caches, in addition to those of `seqio.add_global_cache_dirs`.
         shuffle: whether to shuffle the files, and the examples within the task's shuffle buffer.
         seed: seed of the order, of stochastic preprocessors and of the mixture's draws.
 
@@ -83,17 +71,25 @@ def seqio_mixture(
     def examples_of(tasks: Sequence[ReadTask], vocab: Vocabulary) -> list[TaskExamples]:
         return [text_examples(task, feature, vocab.ids, arranged_tokens) for task in tasks]
 
-    tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
-    for task in filter(applies_objective, tasks):
+    found, rates = tasks.found()
+    for task in filter(applies_objective, found):
         raise ValueError(
             f"The SeqIO task {task.name!r} applies an objective itself, and this run would apply "
             "another one to its text. Train on the objectives of SeqIO tasks with "
             "--gin_file=corpora/seqio_objectives.gin after the other files, or name a task that "
             "gives text."
         )
-    mixture = _Mixture(mixture_or_task_name, read_tasks(tasks, use_cached), rates, [feature])
-    reading = _Reading(split, heldout_split, shuffle, seed)
-    corpus = _corpus(run_dir, mixture, reading, vocabulary, examples_of)
+    mixture = _Mixture(
+        name=tasks.mixture_or_task_name,
+        tasks=read_tasks(found, tasks.use_cached),
+        rates=rates,
+        features=[feature],
+        split=split,
+        heldout_split=heldout_split,
+        shuffle=shuffle,
+        seed=seed,
+    )
+    corpus = _corpus(run_dir, mixture, vocabulary, examples_of)
     return corpus._replace(longest=arranged_tokens, sources=())
 
 
@@ -101,25 +97,22 @@ def seqio_mixture(
 def seqio_pairs(
     run_dir: str,
     *,
-    mixture_or_task_name: str,
+    tasks: SeqioTasks,
     vocabulary: Factory,
     split: str = "train",
     heldout_split: str = "validation",
-    module: str | Sequence[str] | None = None,
     given_tokens: Count = 448,
     answer_tokens: Count = 64,
     answers: Answers = "text",
     classes: Sequence[str] = (),
-    data_dir: str | None = None,
-    use_cached: bool = False,
-    cache_dirs: Sequence[str] = (),
     shuffle: bool = True,
     seed: int = 0,
 ) -> Corpus:
     """Examples of a supervised SeqIO task or mixture, for `objectives.supervised`.
 
         training.Run.corpus = @seqio_corpora.seqio_pairs
-        seqio_corpora.seqio_pairs.mixture_or_task_name = "python_modules"
+        seqio_corpora.seqio_pairs.tasks = @seqio_tasks.SeqioTasks()
+        seqio_tasks.SeqioTasks.mixture_or_task_name = "python_modules"
         seqio_corpora.seqio_pairs.vocabulary = @vocabularies.from_run
         vocabularies.from_run.run = "runs/quickstart"
 
@@ -128,11 +121,10 @@ def seqio_pairs(
     (`objective_tasks.add_objective_task`) have the same features, and may be in the mixture.
 
     Args:
-        mixture_or_task_name: name of a registered task or mixture.
+        tasks: the supervised tasks.
         vocabulary: factory of the vocabulary, as in `seqio_mixture`.
         split: split to train on.
         heldout_split: split to evaluate on. Tasks of a mixture that lack it are skipped.
-        module: module or Python file that registers tasks, or a list of them.
         given_tokens: largest number of tokens of the inputs. Longer inputs are cut at their end,
             with a warning.
         answer_tokens: largest number of tokens of the targets. Longer targets are cut too.
@@ -141,9 +133,6 @@ def seqio_pairs(
             class for each word of the inputs, separated by spaces. The first token of a word gets
             its tag.
         classes: names of the classes, in order. They are saved in RUN/classes.json.
-        data_dir: folder of TensorFlow Datasets.
-        use_cached: whether to read each task from SeqIO's cache.
-        cache_dirs: additional folders with caches.
         shuffle: whether to shuffle the files, and the examples within the task's shuffle buffer.
         seed: seed of the order, of stochastic preprocessors and of the mixture's draws.
 
@@ -160,11 +149,18 @@ def seqio_pairs(
         limits = given_tokens, answer_tokens
         return [pair_examples(task, vocab.ids, limits, read) for task in tasks]
 
-    tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
-    read = read_tasks(tasks, use_cached)
-    mixture = _Mixture(mixture_or_task_name, read, rates, ["inputs", "targets"])
-    reading = _Reading(split, heldout_split, shuffle, seed)
-    corpus = _corpus(run_dir, mixture, reading, vocabulary, examples_of)
+    found, rates = tasks.found()
+    mixture = _Mixture(
+        name=tasks.mixture_or_task_name,
+        tasks=read_tasks(found, tasks.use_cached),
+        rates=rates,
+        features=["inputs", "targets"],
+        split=split,
+        heldout_split=heldout_split,
+        shuffle=shuffle,
+        seed=seed,
+    )
+    corpus = _corpus(run_dir, mixture, vocabulary, examples_of)
     in_text = answers == "text"
     return corpus._replace(
         sources=(),
@@ -179,24 +175,21 @@ def seqio_pairs(
 def seqio_objectives(
     run_dir: str,
     *,
-    mixture_or_task_name: str,
+    tasks: SeqioTasks,
     vocabulary: Factory,
     split: str = "train",
     heldout_split: str = "validation",
-    module: str | Sequence[str] | None = None,
-    data_dir: str | None = None,
-    use_cached: bool = False,
-    cache_dirs: Sequence[str] = (),
     shuffle: bool = True,
     seed: int = 0,
 ) -> Corpus:
     """Documents of a SeqIO mixture of objective tasks. Each task's objective reads its own text.
 
         training.Run.corpus = @seqio_corpora.seqio_objectives
-        seqio_corpora.seqio_objectives.mixture_or_task_name = "my_spans_and_ul2"
+        seqio_corpora.seqio_objectives.tasks = @seqio_tasks.SeqioTasks()
+        seqio_tasks.SeqioTasks.mixture_or_task_name = "my_spans_and_ul2"
         seqio_corpora.seqio_objectives.vocabulary = @seqio_vocabularies.from_task
         training.Run.objective = @seqio_objectives.mixture_objective
-        seqio_objectives.mixture_objective.mixture_or_task_name = "my_spans_and_ul2"
+        seqio_objectives.mixture_objective.tasks = @seqio_tasks.SeqioTasks()
 
     The tasks are registered by `objective_tasks.add_objective_task`. The run replaces the steps
     that SeqIO would apply on the host after tokenizing: it packs the documents, shards the rows and
@@ -204,14 +197,10 @@ def seqio_objectives(
     without this split is evaluated on the held-out texts of the other tasks.
 
     Args:
-        mixture_or_task_name: name of a registered task or mixture.
+        tasks: the tasks of objectives.
         vocabulary: factory of the vocabulary, as in `seqio_mixture`.
         split: split to train on.
         heldout_split: split to evaluate on.
-        module: module or Python file that registers tasks, or a list of them.
-        data_dir: folder of TensorFlow Datasets.
-        use_cached: whether to read each task from SeqIO's cache.
-        cache_dirs: additional folders with caches.
         shuffle: whether to shuffle the files, and the examples within the task's shuffle buffer.
         seed: seed of the order, of stochastic preprocessors and of the mixture's draws.
 
@@ -223,33 +212,31 @@ def seqio_objectives(
     def examples_of(tasks: Sequence[ReadTask], vocab: Vocabulary) -> list[TaskExamples]:
         return [text_examples(task, "targets", vocab.ids) for task in tasks]
 
-    tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
-    tasks = [task for task, rate in zip(tasks, rates) if rate]  # others are not members
-    read = read_tasks([without_objective(task) for task in tasks], use_cached)
-    mixture = _Mixture(mixture_or_task_name, read, [*filter(None, rates)], ["targets"])
-    reading = _Reading(split, heldout_split, shuffle, seed)
-    corpus = _corpus(run_dir, mixture, reading, vocabulary, examples_of)
-    counts = [len(members_of(build(builder_of(task), corpus.ids))) for task in tasks]
+    found, rates = tasks.found()
+    members = [task for task, rate in zip(found, rates) if rate]
+    mixture = _Mixture(
+        name=tasks.mixture_or_task_name,
+        tasks=read_tasks([without_objective(task) for task in members], tasks.use_cached),
+        rates=[rate for rate in rates if rate],
+        features=["targets"],
+        split=split,
+        heldout_split=heldout_split,
+        shuffle=shuffle,
+        seed=seed,
+    )
+    corpus = _corpus(run_dir, mixture, vocabulary, examples_of)
+    counts = [len(members_of(build(builder_of(task), corpus.ids))) for task in members]
     member_sources = tuple(i for i, count in enumerate(counts) for _ in range(count))
     return corpus._replace(member_sources=member_sources)
 
 
-def _found(
-    name: str, module: str | Sequence[str] | None, data_dir: str | None, cache_dirs: Sequence[str]
-) -> tuple[list[seqio.Task], list[float]]:
-    add_cache_dirs(cache_dirs)
-    keep_off_accelerators()
-    return found_tasks(name, module, data_dir)
-
-
 class _Mixture(NamedTuple):
+    """The tasks that a corpus reads, and how it reads them."""
+
     name: str
     tasks: list[ReadTask]
     rates: list[float]
     features: list[str]  # names of the features that are read
-
-
-class _Reading(NamedTuple):
     split: str
     heldout_split: str
     shuffle: bool
@@ -259,7 +246,6 @@ class _Reading(NamedTuple):
 def _corpus(
     run_dir: str,
     mixture: _Mixture,
-    reading: _Reading,
     vocabulary: Factory,
     examples_of: Callable[[Sequence[ReadTask], Vocabulary], list[TaskExamples]],
 ) -> Corpus:
@@ -267,18 +253,18 @@ def _corpus(
 
     The `sources` of the corpus are the tasks.
     """
-    name, tasks, rates, features = mixture
-    split, heldout_split, shuffle, seed = reading
+    tasks = mixture.tasks
+    features = mixture.features
     for task in tasks:
-        check_task(task, [split], features)
-    held = tasks_with(heldout_split, tasks, features)
+        check_task(task, [mixture.split], features)
+    held = tasks_with(mixture.heldout_split, tasks, features)
     seqio_tasks = [read.task for read in tasks]
     source = VocabularySource(task=lambda: common_vocabulary(seqio_tasks, features))
     vocab = vocabulary(run_dir, source)
     for task in tasks:
         if task.cached:
             with readable(task.task):
-                check_cached_ids(task.task, split, features, vocab)
+                check_cached_ids(task.task, mixture.split, features, vocab)
     own = RunVocabulary(run_dir)
     tasks_to_read = [task._replace(task=with_vocabulary(task.task, own)) for task in tasks]
     examples = examples_of(tasks_to_read, vocab)
@@ -289,21 +275,27 @@ def _corpus(
         return Corpus(
             ids=vocab.ids,
             open_shard=functools.partial(
-                MixtureStream, read, rates, split, shuffle=shuffle, seed=seed
+                MixtureStream,
+                read,
+                rates,
+                mixture.split,
+                shuffle=mixture.shuffle,
+                seed=mixture.seed,
             ),
-            heldout=lambda n: heldout_documents(heldout_of_read, heldout_split, n),
+            heldout=lambda n: heldout_documents(heldout_of_read, mixture.heldout_split, n),
             codec=vocab.codec,
         )
 
     without = ", ".join(task.name for task in tasks if task.name not in held)
     cached = ", ".join(each.name for each in examples if each.cached)
     notes = [
-        f"SeqIO {name}: split {split!r} to train on, {heldout_split!r} held out",
+        f"SeqIO {mixture.name}: split {mixture.split!r} to train on, "
+        f"{mixture.heldout_split!r} held out",
         f"{len(tasks)} tasks" if len(tasks) > 1 else "",
         f"no held-out text from {without}" if without else "",
         f"from SeqIO's cache: {cached}" if cached else "",
     ]
-    return corpus(examples, rates)._replace(
+    return corpus(examples, mixture.rates)._replace(
         summary="; ".join(filter(None, notes)) + _unread(seqio_tasks, features),
         sources=tuple(corpus([each], [1.0]) for each in examples),
     )

@@ -8,24 +8,16 @@ objectives on the device, inside the training step:
     training.Run.corpus = @seqio_corpora.seqio_objectives
 """
 
-from collections.abc import Sequence
-
 from ...constraints import checked
 from ...objectives import Builder, Objective, TokenIds, mixture
 from ...objectives.contract import build
 from .preprocessors import ApplyObjective, CutToRows, vocabulary_of
 from .quiet_tensorflow import seqio
-from .seqio_tasks import found_tasks
+from .seqio_tasks import SeqioTasks
 
 
 @checked
-def mixture_objective(
-    ids: TokenIds,
-    *,
-    mixture_or_task_name: str,
-    module: str | Sequence[str] | None = None,
-    data_dir: str | None = None,
-) -> Objective:
+def mixture_objective(ids: TokenIds, *, tasks: SeqioTasks) -> Objective:
     """Mixes the objectives of the tasks of a SeqIO mixture, at the rates of the mixture.
 
     If the name is a single task, the result is the task's own objective. Members are named after
@@ -33,19 +25,17 @@ def mixture_objective(
     mixture.
 
     Args:
-        mixture_or_task_name: name of a registered task or mixture.
-        module: module or Python file that registers tasks, or a list of them.
-        data_dir: folder of TensorFlow Datasets.
+        tasks: the tasks of objectives.
 
     Raises:
         ValueError: for an unknown mixture or module, for a task without an objective, and for
             objectives that cannot be mixed (`objectives.mixture`).
         FileNotFoundError: for a Python file that is missing.
     """
-    tasks, rates = found_tasks(mixture_or_task_name, module, data_dir)
-    if len(tasks) == 1:
-        return build(builder_of(tasks[0]), ids)
-    members = {task.name: (builder_of(task), rate) for task, rate in zip(tasks, rates) if rate}
+    found, rates = tasks.found()
+    if len(found) == 1:
+        return build(builder_of(found[0]), ids)
+    members = {task.name: (builder_of(task), rate) for task, rate in zip(found, rates) if rate}
     return mixture(ids, members)
 
 
@@ -91,13 +81,10 @@ def _first_of_rows(task: seqio.Task) -> int:
     return next(i for i, step in steps if isinstance(step, CutToRows | ApplyObjective))
 
 
-def has_objectives(mixture_or_task_name: str, module: str | Sequence[str] | None) -> bool:
-    """Returns whether all tasks of a mixture apply an objective.
-
-    Raises ValueError or FileNotFoundError for an unknown mixture or module.
-    """
-    tasks, _ = found_tasks(mixture_or_task_name, module, None)
-    return all(map(applies_objective, tasks))
+def has_objectives(tasks: SeqioTasks) -> bool:
+    """Returns whether all tasks of a mixture apply an objective. Raises as `SeqioTasks.found`."""
+    found, _ = tasks.found()
+    return all(map(applies_objective, found))
 
 
 def applies_objective(task: seqio.Task) -> bool:

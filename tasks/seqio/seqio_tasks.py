@@ -9,14 +9,54 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ...constraints import check_fields
 from ...settings.user_modules import import_module
 from . import glue_tasks, python_tasks, tfds_tasks
-from .quiet_tensorflow import seqio, tf
-from .seqio_caches import ReadTask, cached_splits, check_cache
+from .quiet_tensorflow import keep_off_accelerators, seqio, tf
+from .seqio_caches import ReadTask, add_cache_dirs, cached_splits, check_cache
 
 # Seed of the random steps of a task if its examples are read for evaluation or for a token store.
 # Every read then gives the same examples.
 REPEATABLE_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class SeqioTasks:
+    """The tasks of a SeqIO mixture, or one task, and where they are read from.
+
+        seqio_corpora.seqio_mixture.tasks = @seqio_tasks.SeqioTasks()
+        seqio_tasks.SeqioTasks.mixture_or_task_name = "c4_v310_text"
+        seqio_tasks.SeqioTasks.data_dir = "gs://my-bucket/tensorflow_datasets"
+
+    Args:
+        mixture_or_task_name: name of a registered task or mixture. The tasks of
+            `tasks.seqio.tfds_tasks` are registered.
+        module: module or Python file that registers tasks, such as "my_tasks.py", or a list. A
+            module that registers a mixture comes after the modules of its tasks.
+        data_dir: folder of TensorFlow Datasets. A split that is a `seqio.TfdsSplit` is read from
+            the folder that it names.
+        use_cached: whether to read each task from SeqIO's cache, which `seqio_cache_tasks` writes.
+            A task that cannot be cached is read from its source.
+        cache_dirs: folders with caches, in addition to those of `seqio.add_global_cache_dirs`.
+    """
+
+    mixture_or_task_name: str
+    module: str | Sequence[str] | None = None
+    data_dir: str | None = None
+    use_cached: bool = False
+    cache_dirs: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self, "seqio_tasks.SeqioTasks.")
+
+    def found(self) -> tuple[list[seqio.Task], list[float]]:
+        """Returns the tasks and their rates, after importing the modules. Raises as `found_tasks`.
+
+        Raises FileNotFoundError for a folder of `cache_dirs` that does not exist.
+        """
+        add_cache_dirs(self.cache_dirs)
+        keep_off_accelerators()
+        return found_tasks(self.mixture_or_task_name, self.module, self.data_dir)
 
 
 def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | None):

@@ -8,7 +8,7 @@ For each dataset NAME:
     NAME_ul2               UL2's mixture of denoisers, applied on the host by SeqIO.
 
 The mixtures `c4_wikipedia_*` have rates of 9 : 1. `register` does not read data or open network
-connections. `seqio_corpora.seqio_mixture.data_dir` is the folder of the data.
+connections. `seqio_tasks.SeqioTasks.data_dir` is the folder of the data.
 """
 
 import functools

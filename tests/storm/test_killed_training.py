@@ -28,10 +28,12 @@ vocabularies.trained.size = 512
 """
 TASK = """
 from pretrax.tasks.seqio import seqio_corpora
+from pretrax.tasks.seqio import seqio_tasks
 from pretrax.tasks.seqio import seqio_vocabularies
 training.Run.corpus = @seqio_corpora.seqio_mixture
-seqio_corpora.seqio_mixture.mixture_or_task_name = "storm_text"
-seqio_corpora.seqio_mixture.module = %DATA
+seqio_corpora.seqio_mixture.tasks = @seqio_tasks.SeqioTasks()
+seqio_tasks.SeqioTasks.mixture_or_task_name = "storm_text"
+seqio_tasks.SeqioTasks.module = %DATA
 seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.from_task
 """
 MODULE = """

@@ -1,9 +1,12 @@
 """SeqIO tasks whose examples are in memory."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import seqio
 import tensorflow as tf
+
+from pretrax.tasks.seqio.seqio_tasks import SeqioTasks
 
 BOTH = ("train", "validation")
 
@@ -21,6 +24,13 @@ def memory_source(columns: Mapping | Callable[[str], Mapping], splits: Sequence[
 def pair_columns(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     inputs, targets = zip(*pairs)
     return {"inputs": list(inputs), "targets": list(targets)}
+
+
+def with_tasks(name: str, settings: Mapping) -> dict:
+    """Returns settings of a corpus in which the fields of `SeqioTasks` are one setting."""
+    fields = settings.keys() & {field.name for field in dataclasses.fields(SeqioTasks)}
+    others = {key: value for key, value in settings.items() if key not in fields}
+    return others | {"tasks": SeqioTasks(name, **{key: settings[key] for key in fields})}
 
 
 def renew(name: str, add: Callable = seqio.TaskRegistry.add, *arguments, **settings):

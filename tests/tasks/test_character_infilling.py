@@ -20,6 +20,7 @@ from pretrax.tasks.seqio.character_infilling import (
     infill_to_fit,
 )
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture
+from pretrax.tasks.seqio.seqio_tasks import SeqioTasks
 from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, tokenizer_of
 from pretrax.training.run_configuration import read_run
 from tests.inference.runs import corrupted_document, live
@@ -161,7 +162,7 @@ def corpus(tmp_path, name="infilling_to_train", rate=0.8, **how):
             output_features={"targets": seqio.Feature(VOCABULARY)},
         )
     return seqio_mixture(
-        str(tmp_path), mixture_or_task_name=name, vocabulary=seqio_vocabularies.from_task, **how
+        str(tmp_path), tasks=SeqioTasks(name), vocabulary=seqio_vocabularies.from_task, **how
     )
 
 

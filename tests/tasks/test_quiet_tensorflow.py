@@ -35,8 +35,9 @@ def test_exceptions_are_raised_and_other_output_is_shown(capfd):
 @pytest.mark.slow
 def test_importing_seqio_corpora_prints_nothing(tmp_path):
     program = (
-        "from pretrax.tasks.seqio import seqio_corpora, seqio_vocabularies as v\n"
-        f"seqio_corpora.seqio_mixture({str(tmp_path)!r}, mixture_or_task_name='python_modules',"
+        "from pretrax.tasks.seqio import seqio_corpora, seqio_tasks, seqio_vocabularies as v\n"
+        "tasks = seqio_tasks.SeqioTasks('python_modules')\n"
+        f"seqio_corpora.seqio_mixture({str(tmp_path)!r}, tasks=tasks,"
         " vocabulary=v.from_task).heldout(10)\n"
     )
     ended = subprocess.run(

@@ -20,6 +20,7 @@ from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_objectives, s
 from pretrax.tasks.seqio.seqio_vocabularies import from_task
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from tests.refusals import refuses
+from tests.tasks.memory_tasks import with_tasks
 from tests.tasks.seqio_cache import write_cache
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
@@ -61,7 +62,7 @@ def register(name, steps, features=("targets",), vocabulary=VOCABULARY, **more):
 
 def corpus_of(run_dir, name, reader=seqio_mixture, **settings):
     settings = {"vocabulary": from_task, "use_cached": True} | settings
-    return reader(str(run_dir), mixture_or_task_name=name, **settings)
+    return reader(str(run_dir), **with_tasks(name, settings))
 
 
 def epoch(corpus, task=0, shard=0, num_shards=1) -> list[str]:

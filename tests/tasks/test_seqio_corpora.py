@@ -22,11 +22,12 @@ from pretrax.training.conversion.converted_vocabularies import export_vocabulary
 from pretrax.training.planning import plan_run
 from pretrax.training.run_configuration import read_fields, read_run
 from tests.refusals import refuses
-from tests.tasks.memory_tasks import memory_source
+from tests.tasks.memory_tasks import memory_source, with_tasks
 from tests.training.tiny import mesh_of
 
 
-def seqio_mixture(run_dir, *, vocabulary=from_task, **settings):
+def seqio_mixture(run_dir, name, *, vocabulary=from_task, **settings):
+    settings = with_tasks(name, settings)
     return seqio_corpora.seqio_mixture(str(run_dir), vocabulary=vocabulary, **settings)
 
 
@@ -58,7 +59,7 @@ def texts(corpus, documents):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_shards", [1, 4, 6])
 def test_tfds_shards_divide_and_shuffle_the_texts(tmp_path, tiny, num_shards):
-    corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
+    corpus = seqio_mixture(tmp_path, "tiny_text")
     all_texts = []
     for shard in range(num_shards):
         stream, epoch = corpus.open_shard(shard, num_shards), []
@@ -75,7 +76,7 @@ def test_tfds_shards_divide_and_shuffle_the_texts(tmp_path, tiny, num_shards):
 
 @pytest.mark.slow
 def test_heldout_text_is_fixed(tmp_path, tiny):
-    corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers")
+    corpus = seqio_mixture(tmp_path, "tiny_and_numbers")
     limited, all_of_them = (
         [piece.tokens for piece in corpus.heldout(n) if piece.ends_document] for n in (100, 10**6)
     )
@@ -99,7 +100,7 @@ def test_random_preprocessing_of_heldout_text_is_repeatable(tmp_path):
         preprocessors=[append_random_digits, seqio.preprocessors.tokenize],
         output_features={"targets": seqio.Feature(seqio.ByteVocabulary(), add_eos=False)},
     )
-    corpus = seqio_mixture(tmp_path, mixture_or_task_name="random_digits")
+    corpus = seqio_mixture(tmp_path, "random_digits")
     first, again = ([piece.tokens for piece in corpus.heldout(10**6)] for _ in range(2))
     assert len(first) == 20 and same(first, again)
     assert len({text.partition(": ")[2] for text in texts(corpus, first)}) == 20
@@ -111,7 +112,7 @@ def test_random_preprocessing_of_heldout_text_is_repeatable(tmp_path):
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_stream_resumes_exactly(tmp_path, tiny, shuffle):
     """One task is read file by file. The examples of the other are divided among the shards."""
-    corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers", shuffle=shuffle)
+    corpus = seqio_mixture(tmp_path, "tiny_and_numbers", shuffle=shuffle)
     whole = read(corpus.open_shard(1, 3), 45)  # more than an epoch of both: 15 and 10 documents
     for stop in (0, 7, 31):  # at the start, within a file, and in a later epoch
         stream = corpus.open_shard(1, 3)
@@ -129,7 +130,7 @@ def test_stream_resumes_exactly(tmp_path, tiny, shuffle):
 def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
     orders = []
     for seed in range(2):
-        corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text", seed=seed)
+        corpus = seqio_mixture(tmp_path, "tiny_text", seed=seed)
         documents = read(corpus.open_shard(0, 1), 120)
         orders += [texts(corpus, documents[:60]), texts(corpus, documents[60:])]
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
@@ -137,7 +138,7 @@ def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
     first_file = [set(order[:15]) for order in orders]
     assert any(a != b for a, b in zip(first_file[::2], first_file[1::2], strict=True))
     with refuses(ValueError, "position", "seed"):
-        other = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text", seed=7)
+        other = seqio_mixture(tmp_path, "tiny_text", seed=7)
         other.open_shard(0, 1).restore(corpus.open_shard(0, 1).state())
 
 
@@ -176,9 +177,7 @@ def test_source_with_more_files_rejects_an_old_position(tmp_path, tiny):
             ],
             output_features={"targets": seqio.Feature(vocabulary)},
         )
-        corpus = seqio_mixture(
-            tmp_path / "run", mixture_or_task_name="growing_text", heldout_split="train"
-        )
+        corpus = seqio_mixture(tmp_path / "run", "growing_text", heldout_split="train")
         streams.append(corpus.open_shard(0, 1))
     with refuses(ValueError, "position", "files"):
         streams[1].restore(streams[0].state())
@@ -191,7 +190,7 @@ def test_invalid_mixture_rates_are_rejected(tmp_path, tiny):
         seqio.MixtureRegistry.add(f"numbers_{name}", [("numbers_text", rate)])
         named = {"counted": "num_input_examples"}.get(name, f"numbers_{name}")
         with refuses(ValueError, named):
-            seqio_mixture(tmp_path, mixture_or_task_name=f"numbers_{name}")
+            seqio_mixture(tmp_path, f"numbers_{name}")
 
 
 def test_heldout_text_comes_from_tasks_that_have_the_split(tmp_path, tiny):
@@ -200,11 +199,11 @@ def test_heldout_text_comes_from_tasks_that_have_the_split(tmp_path, tiny):
     register_text("unheld", source, task.output_features["targets"].vocabulary)
     names = ["numbers_text", "unheld_text"]
     seqio.MixtureRegistry.add("partly_held", names, default_rate=1)
-    corpus = seqio_mixture(tmp_path, mixture_or_task_name="partly_held")
+    corpus = seqio_mixture(tmp_path, "partly_held")
     assert len(corpus.heldout(10**6)) == 30
     assert corpus.summary.endswith("2 tasks; no held-out text from unheld_text")
     with refuses(ValueError, "unheld_text", "'validation'", "'train'", "heldout_split"):
-        seqio_mixture(tmp_path, mixture_or_task_name="unheld_text")
+        seqio_mixture(tmp_path, "unheld_text")
 
 
 def test_final_eos_is_removed_and_other_special_ids_are_rejected(tmp_path, tiny):
@@ -216,7 +215,7 @@ def test_final_eos_is_removed_and_other_special_ids_are_rejected(tmp_path, tiny)
         preprocessors=[*task.preprocessors, seqio.preprocessors.append_eos],
         output_features=features,
     )
-    corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_with_eos", shuffle=False)
+    corpus = seqio_mixture(tmp_path, "numbers_with_eos", shuffle=False)
     assert texts(corpus, read(corpus.open_shard(0, 1), 2)) == ["number 0", "number 1"]
 
     def special(dataset):
@@ -228,39 +227,38 @@ def test_final_eos_is_removed_and_other_special_ids_are_rejected(tmp_path, tiny)
         preprocessors=[*task.preprocessors, special],
         output_features=features,
     )
-    corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_special")
+    corpus = seqio_mixture(tmp_path, "numbers_special")
     with refuses(ValueError, "numbers_special", "1", "0"):
         corpus.open_shard(0, 1).next_document()
 
 
 def test_unreadable_tasks_are_rejected(tmp_path, tiny):
-    for settings, error, named in (
-        ({"mixture_or_task_name": "tiny_txt"}, ValueError, "tiny_text"),
-        ({"mixture_or_task_name": "c4_v301_span"}, ValueError, "c4_v301_span_corruption"),
-        ({"mixture_or_task_name": "tiny_text", "split": "test"}, ValueError, "'test'"),
-        ({"mixture_or_task_name": "tiny_text", "feature": "inputs"}, ValueError, "'inputs'"),
-        ({"mixture_or_task_name": "x", "module": "no_such.module"}, ValueError, "no_such.module"),
-        ({"mixture_or_task_name": "x", "module": "no.py"}, FileNotFoundError, "no.py"),
+    for name, settings, error, named in (
+        ("tiny_txt", {}, ValueError, "tiny_text"),
+        ("c4_v301_span", {}, ValueError, "c4_v301_span_corruption"),
+        ("tiny_text", {"split": "test"}, ValueError, "'test'"),
+        ("tiny_text", {"feature": "inputs"}, ValueError, "'inputs'"),
+        ("x", {"module": "no_such.module"}, ValueError, "no_such.module"),
+        ("x", {"module": "no.py"}, FileNotFoundError, "no.py"),
         (
-            {
-                "mixture_or_task_name": "tiny_text",
-                "vocabulary": functools.partial(vocabularies.from_file, path="no.model"),
-            },
+            "tiny_text",
+            {"vocabulary": functools.partial(vocabularies.from_file, path="no.model")},
             FileNotFoundError,
             "no.model",
         ),
         (
-            {"mixture_or_task_name": "tiny_text", "vocabulary": vocabularies.trained},
+            "tiny_text",
+            {"vocabulary": vocabularies.trained},
             ValueError,
             "vocabularies.trained",
         ),
     ):
         with refuses(error, named):
-            seqio_mixture(tmp_path, **settings)
+            seqio_mixture(tmp_path, name, **settings)
 
 
 def test_shard_without_text_is_rejected(tmp_path, tiny):
-    corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_text")
+    corpus = seqio_mixture(tmp_path, "numbers_text")
     with refuses(ValueError, "numbers_text", "shards"):
         corpus.open_shard(30, 31).next_document()
 
@@ -268,7 +266,7 @@ def test_shard_without_text_is_rejected(tmp_path, tiny):
 def test_run_keeps_the_vocabulary_that_it_was_started_with(tmp_path, tiny):
     corpus = seqio_mixture(
         tmp_path,
-        mixture_or_task_name="tiny_text",
+        "tiny_text",
         vocabulary=vocabularies.utf8_bytes,
         shuffle=False,
     )
@@ -276,7 +274,7 @@ def test_run_keeps_the_vocabulary_that_it_was_started_with(tmp_path, tiny):
     assert corpus.ids.text == (3, 259)
     (tmp_path / "config.gin").write_text("")  # a run has used this directory
     with refuses(ValueError, "utf8_bytes", "from_task"):
-        seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
+        seqio_mixture(tmp_path, "tiny_text")
 
 
 def test_tasks_with_different_vocabularies_need_a_common_one(tmp_path, tiny):
@@ -289,9 +287,8 @@ def test_tasks_with_different_vocabularies_need_a_common_one(tmp_path, tiny):
     )
     seqio.MixtureRegistry.add("two_vocabularies", [("tiny_text", 1), ("numbers_in_bytes", 1)])
     with refuses(ValueError, "tiny_text", "numbers_in_bytes", "vocabularies.from_file"):
-        seqio_mixture(tmp_path, mixture_or_task_name="two_vocabularies")
-    one = {"vocabulary": vocabularies.utf8_bytes, "mixture_or_task_name": "two_vocabularies"}
-    corpus = seqio_mixture(tmp_path, **one)
+        seqio_mixture(tmp_path, "two_vocabularies")
+    corpus = seqio_mixture(tmp_path, "two_vocabularies", vocabulary=vocabularies.utf8_bytes)
     documents = texts(corpus, read(corpus.open_shard(0, 1), 50))
     assert {text.split()[0] for text in documents} == {"document", "number"}
 
@@ -313,16 +310,16 @@ seqio.TaskRegistry.add(
 )
 """
     )
-    settings = {"mixture_or_task_name": "mine", "module": str(tmp_path / "my_tasks.py")}
+    module = str(tmp_path / "my_tasks.py")
     try:
         for _ in range(2):  # SeqIO would reject a second registration
-            corpus = seqio_mixture(tmp_path / "run", data_dir=tfds_dir, **settings)
+            corpus = seqio_mixture(tmp_path / "run", "mine", data_dir=tfds_dir, module=module)
         assert texts(corpus, read(corpus.open_shard(0, 2), 1))[0].startswith("document ")
     finally:
         seqio.set_tfds_data_dir_override(None)
     (tmp_path / "broken.py").write_text("import no_such_module")
     with refuses(ValueError, "broken.py"):
-        seqio_mixture(tmp_path, **(settings | {"module": str(tmp_path / "broken.py")}))
+        seqio_mixture(tmp_path, "mine", module=str(tmp_path / "broken.py"))
 
 
 TASK = """
@@ -345,7 +342,7 @@ def test_mixture_may_use_tasks_of_several_modules(tmp_path):
     for name in ("one", "another"):
         pathlib.Path(files[name]).write_text(TASK.format(name=f"of_{name}_file"))
     pathlib.Path(files["mixture"]).write_text(MIXTURE)
-    read = functools.partial(seqio_mixture, tmp_path / "run", mixture_or_task_name="of_two_files")
+    read = functools.partial(seqio_mixture, tmp_path / "run", "of_two_files")
     with refuses(ValueError, "mixture.py", "of_another_file"):
         read(module=[files["one"], files["mixture"]])
     with refuses(ValueError, "of_two_files"):
@@ -378,7 +375,8 @@ def test_registering_tasks_reads_no_data(monkeypatch):
 def test_c4_gin_file_names_the_current_tfds_version():
     import tensorflow_datasets as tfds
 
-    name = read_fields(["corpora/c4.gin"])["corpus"].settings["mixture_or_task_name"]
+    tasks = read_fields(["corpora/c4.gin"])["corpus"].settings["tasks"]
+    name = tasks.settings["mixture_or_task_name"]
     config = tfds.builder_cls("c4").BUILDER_CONFIGS[0]
     assert name.removesuffix("_text") in tfds_tasks.RATES
     assert tfds_tasks.DATA_SETS[name.removesuffix("_text")][0] == f"c4/en:{config.version}"
@@ -525,18 +523,20 @@ def test_remote_vocabulary_is_copied_to_the_run(tmp_path, tiny, model, monkeypat
 
     monkeypatch.setattr(factories.epath, "Path", bucket)
     run_dir = tmp_path / "not" / "there"  # does not exist yet
-    settings = {"mixture_or_task_name": "tiny_text", "shuffle": False}
     for _ in range(2):
         path = f"bucket://{model}"
         corpus = seqio_mixture(
-            run_dir, vocabulary=functools.partial(vocabularies.from_file, path=path), **settings
+            run_dir,
+            "tiny_text",
+            vocabulary=functools.partial(vocabularies.from_file, path=path),
+            shuffle=False,
         )
     assert texts(corpus, read(corpus.open_shard(0, 1), 1))[0].startswith("document ")
     assert (run_dir / "vocabulary.model").read_bytes() == open(model, "rb").read()
     assert vocabularies.load_vocabulary(str(run_dir)).ids == corpus.ids
     with refuses(FileNotFoundError, "no.model"):
         absent = functools.partial(vocabularies.from_file, path="bucket://no.model")
-        seqio_mixture(tmp_path / "other", vocabulary=absent, **settings)
+        seqio_mixture(tmp_path / "other", "tiny_text", vocabulary=absent)
 
 
 def test_remote_task_vocabulary_is_copied_to_the_run(tmp_path, model, elsewhere):

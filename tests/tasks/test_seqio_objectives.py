@@ -14,7 +14,7 @@ from pretrax.tasks.seqio import seqio_corpora
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import ApplyObjective
 from pretrax.tasks.seqio.seqio_objectives import builder_of, mixture_objective, without_objective
-from pretrax.tasks.seqio.seqio_tasks import found_tasks
+from pretrax.tasks.seqio.seqio_tasks import SeqioTasks, found_tasks
 from pretrax.tasks.seqio.seqio_vocabularies import from_task, tokenizer_of
 from pretrax.training.planning import open_batches, plan_run
 from pretrax.training.run_configuration import read_run
@@ -56,7 +56,7 @@ def tasks():
 
 
 def corpus_of(directory, name, corpus=seqio_corpora.seqio_objectives, **settings):
-    return corpus(str(directory), mixture_or_task_name=name, vocabulary=from_task, **settings)
+    return corpus(str(directory), tasks=SeqioTasks(name), vocabulary=from_task, **settings)
 
 
 def read(name, directory, *lines, gin="runs/quickstart.gin"):
@@ -65,7 +65,7 @@ def read(name, directory, *lines, gin="runs/quickstart.gin"):
 
 
 def test_mixture_objective_has_the_tasks_as_members():
-    objective = mixture_objective(IDS, mixture_or_task_name="spans_and_ul2")
+    objective = mixture_objective(IDS, tasks=SeqioTasks("spans_and_ul2"))
     ul2 = objectives.ul2(IDS)
     expected = [("spans_a", 2.0)] + [(f"ul2_b.{member.name}", 2.0) for member in ul2.facts.members]
     assert [(member.name, member.rate) for member in objective.facts.members] == expected
@@ -76,7 +76,7 @@ def test_mixture_objective_has_the_tasks_as_members():
 
 
 def test_task_objective_has_no_members():
-    objective = mixture_objective(IDS, mixture_or_task_name="spans_a")
+    objective = mixture_objective(IDS, tasks=SeqioTasks("spans_a"))
     assert not objective.facts.members
     assert objective.lengths(200) == build(SPANS, IDS).lengths(200)
 
@@ -162,7 +162,7 @@ def test_tasks_without_objectives_are_rejected(tmp_path):
     with refuses(ValueError, "letter_a"):
         corpus_of(tmp_path, "letter_a")
     with refuses(ValueError, "letter_a"):
-        mixture_objective(IDS, mixture_or_task_name="letter_a")
+        mixture_objective(IDS, tasks=SeqioTasks("letter_a"))
     with refuses(ValueError, "spans_a", "seqio_objectives.gin"):
         corpus_of(tmp_path, "spans_and_ul2", seqio_corpora.seqio_mixture)
     spans = seqio.TaskRegistry.get("spans_a")

@@ -18,10 +18,11 @@ from pretrax.settings.run_directory import load_classes
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_pairs
 from pretrax.tasks.seqio.seqio_examples import pair_reader
+from pretrax.tasks.seqio.seqio_tasks import SeqioTasks
 from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, from_task, tokenizer_of
 from tests.objectives.registry import quick_jit
 from tests.refusals import refuses, warns
-from tests.tasks.memory_tasks import renew, renew_pairs
+from tests.tasks.memory_tasks import renew, renew_pairs, with_tasks
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 CLASSES = ("red", "dark green", "blue")
@@ -33,7 +34,7 @@ def register(name, pairs, add_eos=True):
 
 def corpus_of(directory, name, **settings):
     settings = {"shuffle": False, "vocabulary": from_task} | settings
-    return seqio_pairs(str(directory), mixture_or_task_name=name, **settings)
+    return seqio_pairs(str(directory), **with_tasks(name, settings))
 
 
 def documents(corpus, n):
@@ -252,8 +253,8 @@ def test_unsuitable_answers_and_tasks_are_rejected(tmp_path):
 
 def test_supervised_task_read_as_text_gives_a_warning(tmp_path):
     register("warned_of", [("a", "b"), ("c", "d")])
-    given = dict(mixture_or_task_name="warned_of", vocabulary=from_task)
-    summary = seqio_mixture(str(tmp_path / "a"), **given).summary
+    tasks = SeqioTasks("warned_of")
+    summary = seqio_mixture(str(tmp_path / "a"), tasks=tasks, vocabulary=from_task).summary
     assert "warning: warned_of is supervised" in summary and "'targets'" in summary
     assert "seqio_corpora.seqio_pairs" in summary and "seqio_mixture.feature" in summary
     assert "warning" not in corpus_of(tmp_path / "b", "warned_of").summary

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from pretrax.tasks.seqio.seqio_corpora import seqio_mixture
 from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, from_task
+from tests.tasks.memory_tasks import with_tasks
 from tests.tasks.seqio_cache import write_cache
 
 LINES, STOP = 1000, 900
@@ -87,8 +88,8 @@ def corpus_of(tmp_path, steps, *, shuffle=True, **settings):
         output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
         shuffle_buffer_size=50,
     )
-    settings |= {"mixture_or_task_name": "lines", "vocabulary": from_task, "shuffle": shuffle}
-    return functools.partial(seqio_mixture, str(tmp_path / "run"), **settings)
+    settings |= {"vocabulary": from_task, "shuffle": shuffle}
+    return functools.partial(seqio_mixture, str(tmp_path / "run"), **with_tasks("lines", settings))
 
 
 def read(stream, n):

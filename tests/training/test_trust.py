@@ -48,7 +48,7 @@ def objectives_of_mine(tmp_path, monkeypatch):
     sys.modules.pop("objectives_of_mine", None)
 
 
-SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
+SEQIO = "from pretrax.tasks.seqio import seqio_tasks"
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,21 @@ SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
             ],
             ["line 3", "'save_vocabulary'", "pretrax.corpora.vocabularies"],
         ),
-        ([SEQIO, "seqio_corpora.seqio_pairs.module = 'evil.py'"], ["line 3", "evil.py"]),
+        ([SEQIO, "seqio_tasks.SeqioTasks.module = 'evil.py'"], ["line 3", "evil.py"]),
         (
-            [SEQIO, "seqio_corpora.seqio_pairs.module = 'trusted./tmp/evil'"],
+            [SEQIO, "seqio_tasks.SeqioTasks.module = 'trusted./tmp/evil'"],
             ["line 3", "trusted./tmp/evil"],
         ),
         (
-            [SEQIO, "seqio_corpora.seqio_pairs.module = 'trusted./../evil.py'"],
+            [SEQIO, "seqio_tasks.SeqioTasks.module = 'trusted./../evil.py'"],
             ["line 3", "trusted./../evil.py"],
         ),
-        ([SEQIO, "EVIL = 'e'", "seqio_corpora.seqio_pairs.module = %EVIL"], ["line 4"]),
+        ([SEQIO, "EVIL = 'e'", "seqio_tasks.SeqioTasks.module = %EVIL"], ["line 4"]),
         (
-            [SEQIO, "seqio_corpora.seqio_pairs.module = ['trusted.a', 'evil.py']"],
+            [SEQIO, "seqio_tasks.SeqioTasks.module = ['trusted.a', 'evil.py']"],
             ["line 3", "evil.py", "--trust=evil.py"],
         ),
-        ([SEQIO, "seqio_corpora.seqio_pairs.module = [('evil.py',)]"], ["line 3", ("evil.py",)]),
+        ([SEQIO, "seqio_tasks.SeqioTasks.module = [('evil.py',)]"], ["line 3", ("evil.py",)]),
         (["import optax.contrib"], ["line 2", "optax.contrib"]),
         (["import optax", "a.b = @optax.inject_hyperparams"], ["line 3", "'inject_hyperparams'"]),
         (
@@ -163,20 +163,25 @@ def test_optax_schedules_in_a_run_directory_are_accepted(tmp_path):
 
 
 def test_task_module_is_trusted_by_its_path_or_package(tmp_path):
-    corpus = "training.Run.corpus = @seqio_corpora.seqio_pairs"
+    lines = [
+        SEQIO,
+        "from pretrax import training",
+        "from pretrax.tasks.seqio import seqio_corpora",
+        "training.Run.corpus = @seqio_corpora.seqio_pairs",
+        "seqio_corpora.seqio_pairs.tasks = @seqio_tasks.SeqioTasks()",
+    ]
     for module in ("my_tasks.py", "my_tasks.more"):
-        lines = SEQIO, "from pretrax import training", corpus
-        directory = written(tmp_path, *lines, f"seqio_corpora.seqio_pairs.module = '{module}'")
+        directory = written(tmp_path, *lines, f"seqio_tasks.SeqioTasks.module = '{module}'")
         with refuses(ValueError, f"--trust={module}"):
             read_directory(directory, trusted=["my_task"])
         fields = read_directory(directory, trusted=["my_tasks.py", "my_tasks"])
-        assert fields["corpus"].settings["module"] == module
+        assert fields["corpus"].settings["tasks"].settings["module"] == module
     several = ["my_tasks.py", "my_tasks.more"]
-    directory = written(tmp_path, *lines, f"seqio_corpora.seqio_pairs.module = {several}")
+    directory = written(tmp_path, *lines, f"seqio_tasks.SeqioTasks.module = {several}")
     with refuses(ValueError, "--trust=my_tasks.more"):
         read_directory(directory, trusted=["my_tasks.py"])
     fields = read_directory(directory, trusted=["my_tasks.py", "my_tasks"])
-    assert fields["corpus"].settings["module"] == several
+    assert fields["corpus"].settings["tasks"].settings["module"] == several
 
 
 @pytest.mark.parametrize(
