@@ -353,7 +353,7 @@ def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> 
 
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
     fields = read_directory(options.run, options.trust)
-    plan = plan_evaluation(run_of_directory(options.run, fields=fields))
+    plan = plan_evaluation(run_of_directory(options.run, fields))
     evaluators = {f"{name}/": evaluator(plan, name) for name in options.objective}
     evaluators = evaluators or {"": heldout_evaluator(plan)}
     token_bytes = bytes_per_token(plan)

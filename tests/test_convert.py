@@ -40,7 +40,7 @@ from pretrax.settings import run_directory
 from pretrax.settings.run_directory import IMPORTED
 from pretrax.training.evaluator import Score
 from pretrax.training.run_choices import add_run_arguments, parse_run
-from pretrax.training.run_configuration import read_fields, run_in
+from pretrax.training.run_configuration import read_directory, read_fields, run_in
 from pretrax.training.saved.result import Result, write_result
 from pretrax.training.saved.runs import open_saved_model
 from pretrax.training.trained_models import open_run
@@ -311,7 +311,8 @@ def test_training_continues_from_an_imported_model(tmp_path, capsys, monkeypatch
     tiny.train_in_process([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
     output = capsys.readouterr().out.replace("\n", " ")
     assert f"Starting from step 0 of {tmp_path}/run" in output and "initialized" not in output
-    after = flattened(open_saved_model(str(run.dir), trusted=["tests"]).params)
+    fields = read_directory(str(run.dir), ["tests"])
+    after = flattened(open_saved_model(str(run.dir), fields=fields).params)
     for name, x in flattened(params).items():  # The step changes almost nothing.
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
 

@@ -16,7 +16,7 @@ from pretrax.inference.answering.task_scores import score_task
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.training.heldout_evaluation import heldout_evaluator
 from pretrax.training.reporting.metrics import read_metrics
-from pretrax.training.run_configuration import run_of_directory
+from pretrax.training.run_configuration import read_directory, run_of_directory
 from pretrax.training.saved.runs import open_saved_model
 from tests.inference.runs import CLASSES, trained, write_run
 from tests.refusals import assert_named, error_of, refuses, warns
@@ -324,14 +324,15 @@ def test_heldout_losses_match_the_losses_logged_in_training(tmp_path, capsys):
     ]
     lines = read_metrics(one.dir)
     written = {line["step"]: line for line in lines if "heldout/span/tokens" in line}
-    plan = tiny.planned(run_of_directory(str(one.dir), [tiny.__name__]))
+    fields = read_directory(str(one.dir), [tiny.__name__])
+    plan = tiny.planned(run_of_directory(str(one.dir), fields))
     evaluator = heldout_evaluator(plan)
     # No bits per byte, since there are only ids.
     for step, name, nats, perplexity, baseline, targets in rows:
         figures = written[int(step)]
         assert nats == f"{figures[f'heldout/{name}']:.3f}"
         assert baseline == f"{figures[f'baseline/{name}']:.3f}"
-        model = open_saved_model(str(one.dir), int(step), plan.mesh, trusted=[tiny.__name__])
+        model = open_saved_model(str(one.dir), int(step), plan.mesh, fields=fields)
         scores = evaluator(model.params)
         (score,) = (score for score in scores if score.name == name)
         assert score.loss == pytest.approx(figures[f"heldout/{name}"], rel=1e-5)

@@ -98,15 +98,11 @@ def read_directory(run_dir: str, trusted: Collection[str] = ()) -> dict[str, Any
     return read_fields([str(Path(run_dir) / run_directory.CONFIG)], trusted=trusted)
 
 
-def run_of_directory(
-    run_dir: str, trusted: Collection[str] = (), fields: Mapping[str, Any] | None = None
-) -> Run:
-    """Returns the run in a directory, which may have been moved.
+def run_of_directory(run_dir: str, fields: Mapping[str, Any]) -> Run:
+    """Returns the run of a directory, which may have been moved, from its `read_directory`.
 
-    Raises ValueError if the directory cannot be read or is not trusted (`read_directory`), and if
-    it holds only a model.
+    Raises ValueError if the directory holds only a model.
     """
-    fields = read_directory(run_dir, trusted) if fields is None else fields
     if "corpus" not in fields or "objective" not in fields:
         raise ValueError(
             f"{run_dir}/config.gin holds a model without a corpus and an objective, such as an "

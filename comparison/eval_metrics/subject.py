@@ -52,7 +52,7 @@ class Subject:
 
     @functools.cached_property
     def run(self) -> Run:
-        return run_of_directory(self.directory, fields=self.fields)
+        return run_of_directory(self.directory, self.fields)
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Any]:

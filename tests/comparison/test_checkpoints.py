@@ -13,7 +13,7 @@ from pretrax.comparison.report import wording
 from pretrax.comparison.report.comparison_page import page
 from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.summary import summary_of
-from pretrax.training.run_configuration import read_run
+from pretrax.training.run_configuration import read_directory, read_run
 from pretrax.training.saved.runs import open_saved_model, saved_steps
 from tests.comparison import planted, small
 from tests.refusals import assert_named
@@ -58,7 +58,7 @@ def test_checkpoint_has_figures_of_its_parameters_and_its_own_cost(twice):
     run = str(twice / half["run"])
     assert saved_steps(run, TRUSTED) == [3, 6]
     for one in (half, end):
-        saved = open_saved_model(run, one["step"], trusted=TRUSTED)
+        saved = open_saved_model(run, one["step"], fields=read_directory(run, TRUSTED))
         (figure,) = small.norm(SubjectOf(saved))
         assert one["value"] == figure.value
     logged = [json.loads(line) for line in (twice / half["run"] / "metrics.jsonl").open()]

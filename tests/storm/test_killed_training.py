@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pretrax.models.trees import flattened
+from pretrax.training.run_configuration import read_directory
 from pretrax.training.saved.result import read_result
 from pretrax.training.saved.runs import open_saved_model
 from tests.storm.commands import KILLS, start, storm, timed
@@ -78,7 +79,8 @@ def state(run: tiny.Run) -> dict[str, np.ndarray]:
 
 def parameters(run: tiny.Run) -> dict[str, np.ndarray]:
     """Returns the parameters of the last step. One process reads what several have saved."""
-    params = flattened(open_saved_model(str(run.dir), 12, trusted=["tests.training.tiny"]).params)
+    fields = read_directory(str(run.dir), ["tests.training.tiny"])
+    params = flattened(open_saved_model(str(run.dir), 12, fields=fields).params)
     return {name: np.asarray(array) for name, array in params.items()}
 
 

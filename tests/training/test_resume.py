@@ -19,7 +19,7 @@ import pytest
 
 from pretrax.training.batches import Batches
 from pretrax.training.reporting.metrics import read_metrics
-from pretrax.training.run_configuration import run_of_directory
+from pretrax.training.run_configuration import read_directory, run_of_directory
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.resuming import check_resumable
 from tests.refusals import assert_named, exits
@@ -299,7 +299,8 @@ def test_changed_run_is_rejected_and_its_checkpoints_kept(half, capsys, changed,
 
 def test_run_without_a_checkpoint_may_be_changed(half):
     shutil.rmtree(half.dir / "checkpoints")
-    run = run_of_directory(str(half.dir), {"tests.training.tiny"})
+    fields = read_directory(str(half.dir), {"tests.training.tiny"})
+    run = run_of_directory(str(half.dir), fields)
     assert "seed: was 0, is 1" in check_resumable(dataclasses.replace(run, seed=1))
 
 

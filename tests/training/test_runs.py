@@ -91,7 +91,7 @@ def test_imported_model_has_no_objective(tmp_path):
     fields = read_directory(write_run(tmp_path, "encoder"))
     assert list(fields) == ["model"] and fields["model"].settings["emb_dim"] == 16
     with refuses(ValueError, tmp_path / "config.gin", "corpus", "objective"):
-        run_of_directory(str(tmp_path))
+        run_of_directory(str(tmp_path), fields)
 
 
 def test_external_checkpoint_directory_is_followed(tmp_path):

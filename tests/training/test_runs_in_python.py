@@ -13,7 +13,7 @@ from pretrax.data.token_store_files import write_store
 from pretrax.training import Hook, Partial, Run, planning
 from pretrax.training.hooks import user_hooks
 from pretrax.training.optimizers import adamw, warmup_constant
-from pretrax.training.run_configuration import run_of_directory
+from pretrax.training.run_configuration import read_directory, run_of_directory
 from pretrax.training.trainer import train
 from tests.refusals import assert_named, refuses
 from tests.training import tiny
@@ -43,6 +43,10 @@ def trained(run: Run) -> tuple:
         return train(run, Console(file=shown, width=120)), shown.getvalue()
 
 
+def read_back(run: Run, trusted=()) -> Run:
+    return run_of_directory(run.run_dir, read_directory(run.run_dir, trusted))
+
+
 @pytest.mark.slow
 def test_two_runs_in_one_process_give_separate_results(run):
     first, output = trained(run)
@@ -63,10 +67,8 @@ def test_two_runs_in_one_process_give_separate_results(run):
     with refuses(ValueError, "heldout_tokens"):
         trained(dataclasses.replace(run, heldout_tokens=30))
 
-    assert run_of_directory(run.run_dir) == dataclasses.replace(
-        run, objective=Partial(objectives.causal_lm)
-    )
-    assert run_of_directory(other.run_dir).seed == 1
+    assert read_back(run) == dataclasses.replace(run, objective=Partial(objectives.causal_lm))
+    assert read_back(other).seed == 1
 
 
 @pytest.mark.slow
@@ -98,7 +100,7 @@ def test_run_with_unnamed_functions_is_trained_with_a_warning(run, tmp_path):
     assert result.finished
     assert_named(output, "objective", "config.gin")
     with refuses(ValueError, f"{unnamed.run_dir}/config.gin", "corpus", "objective"):
-        run_of_directory(unnamed.run_dir)
+        read_back(unnamed)
 
 
 def test_corpus_without_matching_columns_is_rejected(run, tmp_path):
@@ -132,7 +134,7 @@ def test_hooks_are_called_at_their_interval(run, tmp_path):
     result, _ = trained(hooked)
     assert [(steps, step, now) for steps, step, _, now in calls] == [(3, 2, 2), (3, 3, 3)]
     assert all(loss > 0 for _, _, loss, _ in calls)
-    assert run_of_directory(hooked.run_dir, [__name__]).hooks == hooks
+    assert read_back(hooked, [__name__]).hooks == hooks
     # These settings do not change the result of the run, so another start may change them.
     shown = Console(file=io.StringIO())
     assert train(dataclasses.replace(hooked, hooks=()), shown, [__name__]) == result

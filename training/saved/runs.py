@@ -36,7 +36,6 @@ def open_saved_model(
     step: int | None = None,
     mesh: Mesh | None = None,
     model: Model | None = None,
-    trusted: Collection[str] = (),
     fields: Mapping[str, Any] | None = None,
 ) -> SavedModel:
     """Returns the model of a run with the parameters of a checkpoint.
@@ -47,13 +46,13 @@ def open_saved_model(
         the first device of this machine.
       model: the model, as built by the run's plan or by `model_of_run`. None: the model is built
         with the heads that were saved. This works for the models of this package.
-      trusted: modules that the directory may name, see `settings.trust`.
-      fields: fields of the directory's config.gin, if it was read already.
+      fields: fields of the directory's config.gin (`read_directory`). None: they are read, and may
+        name only functions of this package.
 
     Raises ValueError if `directory` is not a run or has no such checkpoint. Also raises ValueError
     if the checkpoint is damaged or belongs to another model.
     """
-    fields = read_directory(directory, trusted) if fields is None else fields
+    fields = read_directory(directory) if fields is None else fields
     builder = fields.get("model")
     if builder is None:
         raise ValueError(
