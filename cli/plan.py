@@ -32,11 +32,11 @@ from . import make_parser
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = parser_of_plans()
-    options, gin, chosen = parse_run(parser, argv)
+    options, gin, typed = parse_run(parser, argv)
     if mistake := mistake_of(options, gin, given_options(parser, options, argv)):
         parser.error(mistake)
     console = PrintableConsole()
-    with report_user_errors(options.traceback, chosen=chosen.combined):
+    with report_user_errors(options.traceback, chosen=typed.combined):
         law = law_of_directory(options.law) if options.law else None
         chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None
         if gin.files:

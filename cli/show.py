@@ -166,7 +166,7 @@ def to_train(options: argparse.Namespace, choice: Choice, layout: str, text: Sam
         return ""
     if choice.model is not None and options.gin.files:
         files = [f"--gin_file={shlex.quote(file)}" for file in options.gin.files]
-        flags = [options.chosen.text] if options.chosen.text else files
+        flags = [options.typed] if options.typed else files
     elif choice.entry:
         is_own = layout == layout_for(choice, text.vocabulary.ids)
         flags = [
@@ -180,7 +180,7 @@ def to_train(options: argparse.Namespace, choice: Choice, layout: str, text: Sam
         flags.append(f"--mixture_or_task_name={shlex.quote(options.task)}")
     if options.module:
         flags.append(f'--module="{options.module}"')
-    own = [binding for binding in options.gin.bindings if binding not in options.chosen.implied]
+    own = [binding for binding in options.gin.bindings if binding not in options.gin.implied]
     return " ".join([*flags, *map(as_option, own)])
 
 
@@ -188,7 +188,7 @@ def to_train(options: argparse.Namespace, choice: Choice, layout: str, text: Sam
 
 
 def read_command_line(argv: Sequence[str]) -> argparse.Namespace:
-    """Returns the options of a command line, with its gin files and its run as `gin`, `chosen`."""
+    """Returns the options of a command line, its gin files as `gin` and its names as `typed`."""
     parser = make_parser("show", __doc__, usage="%(prog)s [RUN] [--objective=NAME] [options]")
     add = parser.add_argument
     add("--text", action="append", help="a document of the row; a blank line begins another one")
@@ -221,9 +221,8 @@ def read_command_line(argv: Sequence[str]) -> argparse.Namespace:
     add("--list", action="store_true", help="print a table of all objectives, by family")
     add("--json", action="store_true", help="with --list: print the table as JSON")
     add_run_arguments(parser)
-    options, gin, chosen = parse_run(parser, argv, default=small_run)
-    options.gin = gin
-    options.chosen = chosen
+    options, options.gin, typed = parse_run(parser, argv, default=small_run)
+    options.typed = typed.text
     if options.hide and options.hide_tokens:
         parser.error("--hide and --hide_tokens exclude each other")
     if options.json and not options.list:

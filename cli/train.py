@@ -35,12 +35,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--compile", metavar="TOPOLOGY", help=about)
     add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_run_arguments(parser, default=Path(QUICKSTART).stem)
-    options, gin, chosen = parse_run(parser, argv, required=True)
+    options, gin, typed = parse_run(parser, argv, required=True)
     resumes = "" if options.compile else "; the same command continues from the last checkpoint"
     interrupted = f"\nInterrupted{resumes}."
     with (
         without_shutdown(),
-        report_user_errors(options.traceback, interrupted, chosen.combined),
+        report_user_errors(options.traceback, interrupted, typed.combined),
     ):
         if options.compile is not None:
             topology = read_topology(options.compile)

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..constraints import selector_of
 from .gin_reader import GIN_CONFIGS, GinReader, Macro, named_gin_files, value_in_gin
@@ -32,14 +32,6 @@ from .system_errors import system_error_message
 
 _EMPTY = "got an empty value, expected a value: give one, or leave the option out"
 _NEGATIVE = re.compile(r"-[\d.]+")
-
-
-class GinArguments(NamedTuple):
-    """The gin files that a command line names, the folders to search, and trusted modules."""
-
-    files: tuple[str, ...]
-    search_paths: tuple[str, ...]
-    trusted: tuple[str, ...]
 
 
 class GinFiles:
@@ -59,9 +51,14 @@ class GinFiles:
         self.search_paths = search_paths
         self.trusted = trusted
         self.files: tuple[str, ...] = ()
-        self.bindings: tuple[str, ...] = ()
+        self.implied: tuple[str, ...] = ()  # bindings that names on the command line stand for
+        self.bindings: tuple[str, ...] = ()  # all bindings, the implied ones first
         self.failure: Exception | None = None
         self._reader = GinReader(configured, search_paths, trusted)
+
+    def unread(self) -> "GinFiles":
+        """Returns the same without any file or binding, to read other files first."""
+        return GinFiles(self.configured, self.search_paths, self.trusted)
 
     def read(self, files: Sequence[str]) -> "GinFiles":
         """Reads files, which override what was read before. Returns itself."""
@@ -189,15 +186,14 @@ def parse_with_gin(
       files: gin files to read if the command line does not name any.
     """
     words = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
-    given = gin_arguments_in(words)
-    gin = GinFiles(configured, given.search_paths, given.trusted).read(given.files or files)
-    return parse_settings(parser, words, gin), gin
+    gin, named = gin_files_of(words, configured)
+    return parse_settings(parser, words, gin.read(named or files)), gin
 
 
 def parse_settings(
     parser: argparse.ArgumentParser, words: Sequence[str], gin: GinFiles
 ) -> argparse.Namespace:
-    """Returns the options of a command line, and adds its bindings to those of `gin`.
+    """Returns the options of a command line, and gives `gin` its bindings.
 
     Args:
       words: the command line with joined values (`with_values_joined`).
@@ -228,7 +224,7 @@ def parse_settings(
         settings={name: f"{prefix}.{name}" for name in parameters(gin.configured) or {}},
         otherwise="; other settings are --gin.NAME=VALUE",
     )
-    gin.bindings += tuple(options.gin_bindings)
+    gin.bindings = (*gin.implied, *options.gin_bindings)
     return options
 
 
@@ -340,17 +336,13 @@ def with_values_joined(parser: argparse.ArgumentParser, argv: Sequence[str]) -> 
     return words
 
 
-def gin_arguments_in(argv: Sequence[str]) -> GinArguments:
-    """Returns the gin arguments of a command line, ignoring all other arguments."""
+def gin_files_of(words: Sequence[str], configured: Callable) -> tuple[GinFiles, tuple[str, ...]]:
+    """Returns the `GinFiles` of a command line, which are not read yet, and the files it names."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_gin_arguments(parser)
-    options, _ = parser.parse_known_args(argv)
-    paths = (path for paths in options.gin_search_paths for path in paths.split(",") if path)
-    return GinArguments(
-        files=tuple(options.gin_file),
-        search_paths=tuple(paths),
-        trusted=tuple(options.trust),
-    )
+    options, _ = parser.parse_known_args(words)
+    paths = [path for paths in options.gin_search_paths for path in paths.split(",") if path]
+    return GinFiles(configured, paths, options.trust), tuple(options.gin_file)
 
 
 def _add_macros(

@@ -92,10 +92,10 @@ def read(*words: str, required: bool = True):
 def test_names_expand_to_gin_files_and_bindings_in_a_fixed_order(words, files, bindings):
     parser = argparse.ArgumentParser()
     add_run_arguments(parser)
-    _, given, chosen = parse_run(parser, words, required=True)
-    assert (given.files, chosen.implied) == ((*files,), (*bindings,))
-    assert given.bindings[: len(bindings)] == chosen.implied
-    assert ("STEPS = 4" in given.bindings) == ("--steps=4" in words)
+    _, gin, _ = parse_run(parser, words, required=True)
+    assert (gin.files, gin.implied) == ((*files,), (*bindings,))
+    assert gin.bindings[: len(bindings)] == gin.implied
+    assert ("STEPS = 4" in gin.bindings) == ("--steps=4" in words)
 
 
 def test_named_run_equals_the_run_of_its_gin_files():
@@ -220,7 +220,7 @@ def test_plan_and_show_accept_the_names_of_train(capsys):
     ],
 )
 def test_error_suggests_the_usual_run_of_an_objective(names, words, usual):
-    _, *lines = run_choices._combined(NamedWords(names, words)).split("\n")
+    _, *lines = NamedWords(names, words).combined.split("\n")
     assert len(lines) == bool(usual)
     assert all(f"pretrax train {usual}" in line for line in lines)
 

@@ -27,10 +27,9 @@ from .. import objectives
 from ..constraints import near
 from ..objectives.catalog import ALIASES, CATALOG, find, run_of
 from ..settings.command_line import (
-    GinArguments,
     GinFiles,
     add_gin_arguments,
-    gin_arguments_in,
+    gin_files_of,
     parse_settings,
     with_values_joined,
 )
@@ -196,13 +195,30 @@ class NamedWords(NamedTuple):
         files = [shlex.quote(word) for word in self.words if word.startswith("--gin_file=")]
         return " ".join([*shown, *files]) if shown else ""
 
+    @property
+    def combined(self) -> str:
+        """The names of a run's parts, and the run that the objective is usually trained with.
 
-class ChosenRun(NamedTuple):
-    """The run that a command line chooses by names."""
+        >>> print(NamedWords({"objective": "masked_lm"}, []).combined)
+        The command line chose: --objective=masked_lm
+        The usual run of this objective: `pretrax train encoder --objective=masked_lm`.
 
-    text: str  # the names and gin files as they were typed; "" if there are only gin files
-    combined: str  # what an error says about the combined parts of a run; "" if none are combined
-    implied: tuple[str, ...]  # the bindings that the names stand for
+        "" if no parts are named.
+        """
+        names = dict(self.names)
+        run = names.pop("run", Path(QUICKSTART).stem)
+        if not names:
+            return ""
+        text = f"The command line chose: {self.text}"
+        has_file = any(word.startswith("--gin_file=") for word in self.words)
+        try:
+            usual = run_of(find(names.get("objective", "")))
+        except ValueError:  # no objective of the catalog is named
+            return text
+        if run == usual or "model" in names or has_file:
+            return text
+        command = NamedWords({"run": usual, **names}, []).text
+        return f"{text}\nThe usual run of this objective: `pretrax train {command}`."
 
 
 def parse_run(
@@ -211,8 +227,8 @@ def parse_run(
     *,
     default: Callable[[Mapping[str, str]], str | None] = lambda names: QUICKSTART,
     required: bool = False,
-) -> tuple[argparse.Namespace, GinFiles, ChosenRun]:
-    """Returns the options of a command line, its gin files and bindings, and the names of its run.
+) -> tuple[argparse.Namespace, GinFiles, NamedWords]:
+    """Returns the options of a command line, its gin files and bindings, and its names.
 
     An unknown name ends the program with a message. `parser` has the options of
     `add_run_arguments`.
@@ -231,34 +247,11 @@ def parse_run(
     except ValueError as error:
         if "_ARGCOMPLETE" not in os.environ:  # a shell completes names that are not yet whole
             parser.exit(2, printable(f"\nerror: {error}\n"))
-    combined = _combined(typed) if typed.names.keys() - {"run"} else ""
-    chosen = ChosenRun(typed.text, combined, implied=gin.bindings)
     others = [word for word in typed.words if not word.startswith("--gin_file=")]
     options = parse_settings(parser, others, gin)
     for kind in CHOICES:
         setattr(options, kind, typed.names.get(kind))
-    return options, gin, chosen
-
-
-def _combined(typed: NamedWords) -> str:
-    """Returns the names of a run's parts, and the run that the objective is usually trained with.
-
-    >>> print(_combined(NamedWords({"objective": "masked_lm"}, [])))
-    The command line chose: --objective=masked_lm
-    The usual run of this objective: `pretrax train encoder --objective=masked_lm`.
-    """
-    text = f"The command line chose: {typed.text}"
-    names = dict(typed.names)
-    run = names.pop("run", Path(QUICKSTART).stem)
-    has_file = any(word.startswith("--gin_file=") for word in typed.words)
-    try:
-        usual = run_of(find(names.get("objective", "")))
-    except ValueError:  # no objective of the catalog is named
-        return text
-    if run == usual or "model" in names or has_file:
-        return text
-    command = NamedWords({"run": usual, **names}, []).text
-    return f"{text}\nThe usual run of this objective: `pretrax train {command}`."
+    return options, gin, typed
 
 
 def typed_names(words: Sequence[str]) -> NamedWords:
@@ -298,16 +291,16 @@ def chosen_files(
     """Returns all gin files of a command line, and the bindings that its names stand for.
 
     >>> gin = chosen_files(NamedWords({"run": "decoder", "model": "gpt2_tiny"}, ["--steps=4"]))
-    >>> gin.files, gin.bindings
+    >>> gin.files, gin.implied
     (('runs/decoder.gin', 'models/gpt2_tiny.gin'), ("RUN_DIR = 'runs/decoder-gpt2_tiny'",))
 
     `default` and `required` are those of `parse_run`. Raises ValueError for an unknown name, and
     for gin files that are not a run.
     """
-    given = gin_arguments_in(typed.words)
+    gin, given = gin_files_of(typed.words, Run)
     names = dict(typed.names)
     named_run = part_named("run", names.pop("run")).files if "run" in names else ()
-    gin = _unread(given).read((*named_run, *given.files))
+    gin.read((*named_run, *given))
     macros = gin.macros()
     bindings = []
     # A macro of the files is meant, for example DATA by --data.
@@ -317,9 +310,9 @@ def chosen_files(
     if required and gin.files and (named_run or not names):
         _check_is_run(gin, typed.words)
     if names and (gin.files or default):
-        if given.files:  # the parts come between the files of the run and the other files
-            gin = _unread(given).read(named_run) if named_run else _first_run(given)
-        others = given.files if named_run else given.files[len(gin.files) :]
+        if given:  # the parts come between the files of the run and the other files
+            gin = gin.unread().read(named_run) if named_run else _first_run(gin, given)
+        others = given if named_run else given[len(gin.files) :]
         if not gin.files and default:
             gin.read([default])
         macros = gin.macros()
@@ -333,21 +326,17 @@ def chosen_files(
             bindings.append(f"{setting} = {_run_dir(str(run_dir[1]), names)!r}")
     elif required and default and not gin.files:
         gin.read([default])
-    gin.bindings = tuple(bindings)
+    gin.implied = tuple(bindings)
     return gin
 
 
-def _unread(given: GinArguments) -> GinFiles:
-    return GinFiles(Run, given.search_paths, given.trusted)
-
-
-def _first_run(given: GinArguments) -> GinFiles:
-    """Reads the first of the gin files that together give a number of steps; none if none do."""
-    gin = _unread(given)
-    for file in given.files:
-        if gin.read([file]).origin("steps"):
-            return gin
-    return _unread(given)
+def _first_run(gin: GinFiles, files: Sequence[str]) -> GinFiles:
+    """Reads the first of these files that together give a number of steps; none if none do."""
+    first = gin.unread()
+    for file in files:
+        if first.read([file]).origin("steps"):
+            return first
+    return gin.unread()
 
 
 def _parts(names: Mapping[str, str], macros: Collection[str]) -> GinPart:
