@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GIN_CONFIGS = ROOT / "gin_configs"
 
 # Files of directories that anybody may have written. Their modules and functions are checked.
-_OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
+_DIRECTORY_FILES = {run_directory.CONFIG, run_directory.COMPARISON}
 
 # Largest number of values after all macros are replaced. Reading 100,000 values takes a second. A
 # chain of macros that each use the next one twice gives more values than any machine can hold.
@@ -281,7 +281,7 @@ class GinReader:
     def _read_path(self, name: str, within: tuple[Path, ...]) -> None:
         path = find_gin_file(name, self._search_paths, within[-1].parent if within else None)
         # Both names are checked, so that a link cannot hide a file of a run directory.
-        checked = not _OF_DIRECTORIES.isdisjoint((Path(name).name, path.name))
+        checked = not _DIRECTORY_FILES.isdisjoint((Path(name).name, path.name))
         if path in within:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
         with _syntax_errors(path):

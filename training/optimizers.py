@@ -299,17 +299,17 @@ def _for_matrices(matrices, rate, others, *, weight_decay, clip_norm):
 
 # Axes of inputs and of outputs. They are negative, so that a leading axis of layers may exist.
 _Axes = tuple[tuple[int, ...], tuple[int, ...]]
-_OF_ATTENTION: dict[str, _Axes] = {
+_ATTENTION_AXES: dict[str, _Axes] = {
     "query": ((-3,), (-2, -1)),
     "key": ((-3,), (-2, -1)),
     "value": ((-3,), (-2, -1)),
     "out": ((-3, -2), (-1,)),
 }
-_OF_MLP: dict[str, _Axes] = dict.fromkeys(("wi_0", "wi_1", "wo"), ((-2,), (-1,)))
+_MLP_AXES: dict[str, _Axes] = dict.fromkeys(("wi_0", "wi_1", "wo"), ((-2,), (-1,)))
 # The axes are listed by module, since a user's own module may have a vector named "query".
 _MATRICES = {
-    **{"self_attention": _OF_ATTENTION, "cross_attention": _OF_ATTENTION},
-    **{"mlp": _OF_MLP, "experts": _OF_MLP},
+    **{"self_attention": _ATTENTION_AXES, "cross_attention": _ATTENTION_AXES},
+    **{"mlp": _MLP_AXES, "experts": _MLP_AXES},
 }
 
 

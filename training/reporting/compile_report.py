@@ -63,9 +63,9 @@ def _print_estimate(console: Console, estimate: StepTime) -> None:
     parts = plain_table("time, by the compiler's cycles", "forward", "backward", "rest", "ms", "%")
     for name, part in estimate.parts.items():
         each = (f"{1e3 * seconds:,.1f}" if seconds else "" for seconds in part)
-        parts.add_row(f"  {name}", *each, *_of_step(part.seconds, estimate))
+        parts.add_row(f"  {name}", *each, *_time_and_share(part.seconds, estimate))
     sent = estimate.exchanges
-    parts.add_row("  exchanges, waited for", "", "", "", *_of_step(sent.exposed, estimate))
+    parts.add_row("  exchanges, waited for", "", "", "", *_time_and_share(sent.exposed, estimate))
     console.print(parts)
     console.print(
         f"  {sent.bytes / GIB:,.2f} GiB are exchanged in {1e3 * sent.seconds:,.1f} ms, "
@@ -98,7 +98,7 @@ def _print_estimate(console: Console, estimate: StepTime) -> None:
         console.print(slow)
 
 
-def _of_step(seconds: float, estimate: StepTime) -> tuple[str, str]:
+def _time_and_share(seconds: float, estimate: StepTime) -> tuple[str, str]:
     return f"{1e3 * seconds:,.1f}", f"{100 * seconds / estimate.seconds:.0f}"
 
 

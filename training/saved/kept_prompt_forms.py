@@ -30,7 +30,7 @@ from ...settings.run_directory import PROMPT_FORMS
 
 # File in an exported directory; `transformers` ignores it.
 PROMPT_RECORD = "pretrax_prompt_forms.json"
-_OF_IDS = ("text", "mask")  # fields of a noise that the token ids give
+_ID_FIELDS = ("text", "mask")  # fields of a noise that the token ids give
 _TOKENS = ("before", "after", "start")  # fields of a form that hold token ids
 
 
@@ -134,7 +134,7 @@ def _to_json(form: PromptForm) -> dict[str, Any]:
     if form.noise is not None:
         noise: Any = form.noise  # one of `NOISES`
         settings = dataclasses.asdict(noise)
-        noise_settings = {name: x for name, x in settings.items() if name not in _OF_IDS}
+        noise_settings = {name: x for name, x in settings.items() if name not in _ID_FIELDS}
         values["noise"] = {"name": type(form.noise).__name__, **noise_settings}
     return values
 
@@ -159,6 +159,6 @@ def _noise_from_json(values: Any, ids: TokenIds) -> Any:
     settings = dict(values)
     kind = NOISES[settings.pop("name")]
     names = {field.name for field in dataclasses.fields(kind)}
-    noise = kind(**settings, **{name: getattr(ids, name) for name in _OF_IDS if name in names})
+    noise = kind(**settings, **{name: getattr(ids, name) for name in _ID_FIELDS if name in names})
     check_fields(noise, f"{kind.__name__}.")
     return noise
