@@ -57,14 +57,8 @@ def reads_letters(tokenizer: Any) -> bool:
     return pattern == "." or pattern.endswith("}|.")
 
 
-def letter_functions(
-    pieces: dict[str, int],
-    unknown: int,
-    encode: Callable[[str], Sequence[int]],
-    *,
-    overlapping: bool = False,
-) -> dict[str, Any]:
-    """Returns the fields of a `Tokenizer` that encode and decode letters or k-mers.
+class LetterCoder:
+    """Encodes and decodes letters or k-mers, as the functions of a `Tokenizer`.
 
     Args:
       unknown: the id of other letters, and of an overlapping k-mer with such a letter.
@@ -72,64 +66,77 @@ def letter_functions(
       overlapping: whether a k-mer starts at each letter. A text of fewer than k letters then has no
         token, and the text of a token is its last letter, which no token before it has.
     """
-    k = max(map(len, pieces))
-    k_mers = {piece: i for piece, i in pieces.items() if len(piece) == k}
-    alphabet = sorted({letter for piece in k_mers for letter in piece})
-    single = np.full(256, unknown, np.int32)
-    digits = np.full(256, -1, np.int64)
-    for piece, i in pieces.items():
-        if len(piece) == 1:
-            single[ord(piece)] = i
-    digits[[ord(letter) for letter in alphabet]] = np.arange(len(alphabet))
-    powers = len(alphabet) ** np.arange(k)[::-1]
-    numbers = np.full(len(alphabet) ** k, unknown, np.int32)
-    spelled = np.array([list(piece.encode()) for piece in k_mers])
-    numbers[digits[spelled] @ powers] = list(k_mers.values())
-    names = {i: piece for piece, i in pieces.items()}
-    last = {i: piece[-1] for piece, i in pieces.items()}
-    lengths = np.array([len(names.get(i, " ")) for i in range(max(names) + 1)])
 
-    def encoded(text: str) -> np.ndarray:
+    def __init__(
+        self,
+        pieces: dict[str, int],
+        unknown: int,
+        encode: Callable[[str], Sequence[int]],
+        *,
+        overlapping: bool = False,
+    ):
+        self._k = k = max(map(len, pieces))
+        self._unknown = unknown
+        self._encode = encode
+        self._overlapping = overlapping
+        k_mers = {piece: i for piece, i in pieces.items() if len(piece) == k}
+        alphabet = sorted({letter for piece in k_mers for letter in piece})
+        self._digits = np.full(
+            256, -1, np.int64
+        )  # the digit of each letter in the number of a k-mer
+        self._digits[[ord(letter) for letter in alphabet]] = np.arange(len(alphabet))
+        self._powers = len(alphabet) ** np.arange(k)[::-1]
+        self._ids = np.full(len(alphabet) ** k, unknown, np.int32)  # the id of each k-mer's number
+        spelled = np.array([list(piece.encode()) for piece in k_mers])
+        self._ids[self._digits[spelled] @ self._powers] = list(k_mers.values())
+        self._names = {i: piece for piece, i in pieces.items()}
+        self._texts = {i: piece[-1] for i, piece in self._names.items()}  # after the first token
+        if not overlapping:
+            self._texts = self._names
+        largest = max(self._names)
+        self._lengths = np.array([len(self._names.get(i, " ")) for i in range(largest + 1)])
+        self._single = np.full(256, unknown, np.int32)  # the id of each letter
+        self._letters = np.zeros(largest + 2, np.uint8)  # 0 for ids without a letter and larger ids
+        for piece, i in pieces.items():
+            if len(piece) == 1:
+                self._single[ord(piece)] = i
+                self._letters[i] = ord(piece)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
+
+    def encode(self, text: str) -> np.ndarray:
         letters = np.frombuffer(text.encode("ascii", "replace"), np.uint8)
+        k = self._k
         if k == 1:
-            return single[letters]
-        if overlapping and len(text) < k:
+            return self._single[letters]
+        if self._overlapping and len(text) < k:
             return np.zeros(0, np.int32)
         whole = len(text) // k * k
-        letter_digits = digits[letters]
-        if overlapping:
-            spelled = np.lib.stride_tricks.sliding_window_view(letter_digits, k)
+        digits = self._digits[letters]
+        if self._overlapping:
+            spelled = np.lib.stride_tricks.sliding_window_view(digits, k)
         else:
-            spelled = letter_digits[:whole].reshape(-1, k)
-        tokens = np.where((spelled < 0).any(axis=1), unknown, numbers[spelled @ powers])
-        if overlapping:
+            spelled = digits[:whole].reshape(-1, k)
+        unknown = (spelled < 0).any(axis=1)
+        tokens = np.where(unknown, self._unknown, self._ids[spelled @ self._powers])
+        if self._overlapping:
             return tokens
-        if (letter_digits[:whole] < 0).any():
-            return np.asarray(encode(text), np.int32)
-        return np.append(tokens, single[letters[whole:]])
+        if unknown.any():
+            return np.asarray(self._encode(text), np.int32)
+        return np.append(tokens, self._single[letters[whole:]])
 
-    def locate(text: str) -> tuple[np.ndarray, np.ndarray]:
-        ids = encoded(text)
-        ends = np.arange(len(ids)) + k if overlapping else np.cumsum(lengths[ids])
-        return ids, np.stack([ends - (k if overlapping else lengths[ids]), ends], axis=1)
+    def locate(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        ids = self.encode(text)
+        lengths = np.full(len(ids), self._k) if self._overlapping else self._lengths[ids]
+        ends = np.arange(len(ids)) + self._k if self._overlapping else np.cumsum(lengths)
+        return ids, np.stack([ends - lengths, ends], axis=1)
 
-    by_id = np.zeros(max(names) + 2, np.uint8)  # 0 for ids without a letter and all larger ids
-    for i, piece in names.items():
-        if len(piece) == 1:
-            by_id[i] = ord(piece)
-
-    def decode(ids: Sequence[int]) -> str:
-        if k == 1 and (letters := by_id.take(ids, mode="clip")).all():
+    def decode(self, ids: Sequence[int]) -> str:
+        if self._k == 1 and (letters := self._letters.take(ids, mode="clip")).all():
             return letters.tobytes().decode("ascii")
-        rest = last if overlapping else names
-        first = [names.get(int(i), "<unk>") for i in ids[:1]]
-        return "".join([*first, *(rest.get(int(i), "<unk>") for i in ids[1:])])
+        first = [self._names.get(int(i), "<unk>") for i in ids[:1]]
+        return "".join([*first, *(self._texts.get(int(i), "<unk>") for i in ids[1:])])
 
-    return {
-        "encode_batch": lambda texts: [encoded(text) for text in texts],
-        "decode": decode,
-        "piece": lambda i: (last if overlapping else names).get(i, "").encode(),
-        "locate": locate,
-        "spaced": False,
-        "words": None,
-    }
+    def piece(self, i: int) -> bytes:
+        return self._texts.get(i, "").encode()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...settings.system_errors import in_words
-from .letters import OVERLAPPING, letter_functions, reads_letters
+from .letters import OVERLAPPING, LetterCoder, reads_letters
 
 T5_EXTRA_IDS = 100  # Number of sentinels that SeqIO appends to T5's SentencePiece model
 BATCH_CHARACTERS = 1 << 22  # Number of characters that are tokenized together
@@ -268,7 +268,7 @@ def hugging_face_tokenizer(path: str, *, overlapping: bool = False) -> Tokenizer
     """Opens a Hugging Face `tokenizer.json` with a BPE, WordPiece, unigram or whole-word model.
 
     Its padding, truncation and post-processor are ignored, since objectives add special tokens.
-    `overlapping` is whether it has k-mers that start at each letter (`letters.letter_functions`).
+    `overlapping` is whether it has k-mers that start at each letter (`letters.LetterCoder`).
 
     Raises ValueError if the file is not a tokenizer.json.
     """
@@ -282,13 +282,21 @@ def hugging_face_tokenizer(path: str, *, overlapping: bool = False) -> Tokenizer
     if not (isinstance(tokenizer.model, tokenizers.models.WordLevel) and reads_letters(tokenizer)):
         return made
     pieces = {piece: i for piece, i in tokenizer.get_vocab().items() if piece not in made.named}
-    functions = letter_functions(
+    coder = LetterCoder(
         pieces,
         tokenizer.get_vocab()[tokenizer.model.unk_token],
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         overlapping=overlapping,
     )
-    return made._replace(kind=OVERLAPPING if overlapping else made.kind, **functions)
+    return made._replace(
+        kind=OVERLAPPING if overlapping else made.kind,
+        encode_batch=coder.encode_batch,
+        decode=coder.decode,
+        piece=coder.piece,
+        locate=coder.locate,
+        spaced=False,
+        words=None,
+    )
 
 
 def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
