@@ -135,9 +135,7 @@ def compare(options: argparse.Namespace, gin: GinFiles) -> bool:
         both = {**(comparison.smallest_effects or {}), **dict(options.smallest_effect)}
         comparison = check(dataclasses.replace(comparison, smallest_effects=both))
     machines = Machines(options.workers, job_options(options) if options.slurm else None)
-    failed = run_comparison(
-        comparison, console, machines, gin.search_paths, gin.trusted, options.power
-    )
+    failed = run_comparison(comparison, console, machines, gin.trusted, options.power)
     if not options.power:
         print_end(console, comparison, failed)
     return not failed

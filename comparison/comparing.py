@@ -170,7 +170,6 @@ def run_comparison(
     comparison: Comparison,
     console: Console,
     machines: Machines = Machines(),  # noqa: B008
-    search_paths: Sequence[str] = (),
     trusted: Sequence[str] = (),
     power: bool = False,
 ) -> list[Trial]:
@@ -189,7 +188,7 @@ def run_comparison(
         start = starter(directory, machines.jobs)
     cores, *_ = cores_of_workers(None if machines.jobs else machines.workers)
     known = facts_of(comparison)
-    runs = planned_runs(known, comparison, search_paths)
+    runs = planned_runs(known, comparison)
     with atomic_writes.locked(Path(directory) / LOCK, f"{directory} is compared"):
         check_unchanged(comparison, runs, known)
         check_looks(comparison)
@@ -200,13 +199,13 @@ def run_comparison(
         console.print(f"[bold]{escape(comparison.question)}[/]")
         if len(comparison.seeds) == 1 and not comparison.has_budgets:
             print_warning(console, ONE_SEED.format(more_seeds(comparison.seeds)))
-        facts = planned(console, comparison, search_paths, cores)
+        facts = planned(console, comparison, cores)
         print_facts(console, facts)
 
         def run(trials: Sequence[Trial]) -> list[Trial]:
             return run_missing(console, machines, start, facts, trials)
 
-        runs = planned_runs(facts, comparison, search_paths)
+        runs = planned_runs(facts, comparison)
         facts = tune(comparison, runs, facts, trusted, run)
         trials = trials_of(comparison, runs, facts, trusted)
         if power:
@@ -291,7 +290,7 @@ def cores_of_runs(
 
 
 def planned(
-    console: Console, comparison: Comparison, search_paths: Sequence[str], cores: Sequence[int]
+    console: Console, comparison: Comparison, cores: Sequence[int]
 ) -> dict[str, VariantFacts]:
     """Returns the facts of each variant.
 
@@ -302,7 +301,7 @@ def planned(
     log = Path(comparison.directory) / LOG
     if facts_of(comparison).keys() != trained_variants(comparison).keys():
         console.print("Preparing the text and planning the variants …")
-        process = start_process(log, cores, plan_variants, comparison, search_paths)
+        process = start_process(log, cores, plan_variants, comparison)
         try:
             status = process.wait()
         finally:

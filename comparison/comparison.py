@@ -48,6 +48,8 @@ class Comparison:
       smallest_effects: Smallest difference of interest for each figure, in its unit. None: any
         difference.
       looks: Ascending numbers of seeds after which the comparison may end early.
+      search_paths: Further folders with the gin files of the base and the variants. The command
+        line gives them.
     """
 
     directory: NonEmptyText
@@ -63,6 +65,7 @@ class Comparison:
     about: str = ""
     smallest_effects: Mapping[str, Positive] | None = None
     looks: Sequence[AtLeastTwo] = ()
+    search_paths: Sequence[str] = ()
 
     @property
     def has_budgets(self) -> bool:

@@ -1,7 +1,7 @@
 """`VariantFacts`: the results of planning a variant before it is trained, kept in facts.json."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,12 +77,10 @@ def facts_of(comparison: Comparison) -> dict[str, VariantFacts]:
     return {variant: facts for variant, facts in facts_or_none.items() if facts is not None}
 
 
-def planned_runs(
-    facts: Mapping[str, VariantFacts], comparison: Comparison, search_paths: Sequence[str]
-) -> dict[str, Run]:
+def planned_runs(facts: Mapping[str, VariantFacts], comparison: Comparison) -> dict[str, Run]:
     """Returns the run of each variant before tuning, with the sizes that planning solved."""
     solved = {variant: planned.solved for variant, planned in facts.items()}
-    return runs_of_variants(comparison, search_paths, solved)
+    return runs_of_variants(comparison, solved)
 
 
 def settings_text(run: Run) -> str:
@@ -139,7 +137,7 @@ def check_unchanged(
 # --- planning -----------------------------------------------------------------------------------
 
 
-def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
+def plan_variants(comparison: Comparison) -> int:
     """Plans the variants that are not planned yet, the reference first. Returns an exit status."""
     directory = comparison.directory
     enable_compilation_cache()
@@ -150,7 +148,7 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
             if read_facts(directory, variant) is None:
                 try:
                     check_nothing_left(comparison, variant)
-                    write_facts(directory, variant, _planned(comparison, variant, search_paths))
+                    write_facts(directory, variant, _planned(comparison, variant))
                 except Exception as error:
                     raise ValueError(f"The variant {variant!r}: {failure_words(error)}") from error
         return 0
@@ -158,12 +156,12 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
     return exit_status(directory, work)
 
 
-def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> VariantFacts:
+def _planned(comparison: Comparison, variant: str) -> VariantFacts:
     lines, budget = trained_variants(comparison)[variant]
     shared = str(Path(comparison.directory) / SHARED)
 
     def run_with(solved: str) -> Run:
-        run = run_of_variant(comparison, variant, search_paths, solved)
+        run = run_of_variant(comparison, variant, solved)
         return dataclasses.replace(run, run_dir=shared)
 
     solved = ""

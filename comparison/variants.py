@@ -48,7 +48,7 @@ def read_comparison(
     file = comparison_file(name)
     trusted = (*trusted, "pretrax.comparison")
     reader = GinReader(Comparison, search_paths, trusted).read([file], bindings)
-    settings = reader.settings()
+    settings = {"search_paths": tuple(search_paths)} | reader.settings()
     required = [n for n, field in FIELDS.items() if field.default is dataclasses.MISSING]
     if missing := [n for n in required if n not in settings]:
         raise ValueError(
@@ -128,9 +128,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def runs_of_variants(
-    comparison: Comparison,
-    search_paths: Sequence[str] = (),
-    solved: Mapping[str, str] = MappingProxyType({}),
+    comparison: Comparison, solved: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Run]:
     """Returns the run of each variant, from the lines of the base followed by the variant's lines.
 
@@ -143,7 +141,7 @@ def runs_of_variants(
     Raises ValueError for unreadable lines, for lines that set a field of the comparison, for a
     variant that cannot be tuned, and for variants without common data.
     """
-    base = read_lines(comparison.base, search_paths)
+    base = read_lines(comparison.base, comparison.search_paths)
     if elsewhere := base.get("checkpoint_dir"):
         raise ValueError(
             f"comparison.Comparison.base sets training.Run.checkpoint_dir = {elsewhere!r}, where "
@@ -152,7 +150,7 @@ def runs_of_variants(
         )
     runs = {}
     for name in trained_variants(comparison):
-        run = run_of_variant(comparison, name, search_paths, solved.get(name, ""))
+        run = run_of_variant(comparison, name, solved.get(name, ""))
         for field in SET:
             value = getattr(run, field)
             if value != base.get(field, getattr(Run, field, None)):
@@ -166,9 +164,7 @@ def runs_of_variants(
     return runs
 
 
-def run_of_variant(
-    comparison: Comparison, name: str, search_paths: Sequence[str] = (), solved: str = ""
-) -> Run:
+def run_of_variant(comparison: Comparison, name: str, solved: str = "") -> Run:
     """Returns the run of one variant, as in `runs_of_variants`.
 
     Raises ValueError for unreadable lines and for a variant that cannot be tuned.
@@ -177,7 +173,7 @@ def run_of_variant(
     try:
         if macro := macro_of(lines):
             lines.append(solved or solved_line(macro, 1))
-        run = as_run(read_lines(lines, search_paths))
+        run = as_run(read_lines(lines, comparison.search_paths))
         if comparison.tuning is not None:
             values_for(comparison.tuning(), run)
     except ValueError as error:
