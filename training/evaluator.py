@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
-from ..data.corpus import Corpus, Document, first_documents
-from ..data.packing import Packing, empty_row, rows_of_documents, stacked
+from ..data.corpus import Document, first_documents
+from ..data.packing import empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, members_of
 from ..objectives.contract import ProgressSchedule, scale_at
 from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_loss
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
+from .planning import Plan
 from .step import Recipe, corrupt_and_arrange
 
 EVALUATION_SEED = 20_200_101  # seed of the noise of held-out rows, the same in every run
@@ -101,46 +101,33 @@ class _HeldOutMember(NamedTuple):
 class Evaluator:
     """Scores parameters on held-out rows of every member. The rows are prepared once."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        packing: Packing,
-        mesh: Mesh,
-        corpora: Sequence[Corpus],
-        *,
-        tokens: int,
-        rows: int = 16,
-        member_sources: Sequence[int] = (),
-    ):
+    def __init__(self, plan: Plan, tokens: int, rows: int = 16):
         """Prepares the held-out rows.
 
         Args:
-          recipe: the objective, the model and the row groups. Scheduled weights of terms are taken
-            at the last step of its run.
-          corpora: the corpora to read: the sources of the run's corpus, or the corpus itself.
+          plan: plan of a run. Scheduled weights of terms are taken at the last step of the run.
           tokens: number of tokens of held-out text for each member.
           rows: number of rows in a batch. It is rounded up to what the mesh needs.
-          member_sources: index of each member's corpus. Empty: all members read the first corpus.
         """
-        self._mesh = mesh
-        self._recipe = recipe
-        self._packing = packing
-        self._size = _up(rows, math.lcm(2, batch_shards(mesh)))  # number of rows in a batch
+        recipe = plan.recipe
+        corpus = plan.corpus
+        self._plan = plan
+        self._size = _up(rows, math.lcm(2, batch_shards(plan.mesh)))  # number of rows in a batch
         self._programs: dict = {}
         # The baseline needs frequencies of labels. They are from eight times as much training text.
         training_pieces = [
-            first_documents(iter(corpus.open_shard(0, 1).next_document, None), 8 * tokens)
-            for corpus in corpora
+            first_documents(iter(text.open_shard(0, 1).next_document, None), 8 * tokens)
+            for text in corpus.texts
         ]
-        heldout_pieces = [corpus.heldout(tokens) for corpus in corpora]
+        heldout_pieces = [text.heldout(tokens) for text in corpus.texts]
         self._members: dict[int, _HeldOutMember] = {}
         for group in recipe.groups:
             arrange = jax.jit(
                 functools.partial(corrupt_and_arrange, recipe, group),
-                out_shardings=batch_sharding(mesh),
+                out_shardings=batch_sharding(plan.mesh),
             )
             for number in group.members:
-                source = member_sources[number] if member_sources else 0
+                source = corpus.member_sources[number] if corpus.member_sources else 0
                 batches_of = functools.partial(self._batches, arrange, group.row_length, number)
                 member = members_of(recipe.objective)[number]
                 sums, tallies = self._programs_of(member.objective)
@@ -162,16 +149,16 @@ class Evaluator:
         key = objective.loss, tuple(objective.facts.heads.items()), objective.facts.likelihood
         if key not in self._programs:
             # The sums are replicated, so that every process can read them.
-            jit = functools.partial(jax.jit, out_shardings=replicated(self._mesh))
+            jit = functools.partial(jax.jit, out_shardings=replicated(self._plan.mesh))
             self._programs[key] = (
-                jit(functools.partial(term_sums, self._recipe, objective)),
-                jit(functools.partial(training_tallies, self._recipe, objective)),
+                jit(functools.partial(term_sums, self._plan.recipe, objective)),
+                jit(functools.partial(training_tallies, self._plan.recipe, objective)),
             )
         return self._programs[key]
 
     def __call__(self, params) -> list[Score]:
         scores = []
-        steps = self._recipe.run.steps
+        steps = self._plan.run.steps
         for number in range(len(self._members)):
             member = self._members[number]
             sums_by_term = self._sum(member.term_sums(params, batch) for batch in member.batches)
@@ -201,17 +188,18 @@ class Evaluator:
         self, arrange: Callable, length: int, member: int, pieces: Sequence[Document], tokens: int
     ) -> list[dict]:
         """Returns the model's batches of a member's rows, which have up to `tokens` tokens."""
-        packed = rows_of_documents(pieces, self._packing, member, tokens)
+        packed = rows_of_documents(pieces, self._plan.packing, member, tokens)
         size = self._size
-        blank = empty_row(self._packing.columns, member)
+        blank = empty_row(self._plan.packing.columns, member)
         packed += [blank] * (_up(len(packed), size) - len(packed))
-        sharding = batch_sharding(self._mesh)
+        sharding = batch_sharding(self._plan.mesh)
 
         def sharded(x: np.ndarray) -> jax.Array:
             return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
         batches = []
-        with placed_on(self._mesh):  # keys from outside the mesh have another type: a new trace
+        # Keys from outside the mesh have another type, so that `arrange` would be traced again.
+        with placed_on(self._plan.mesh):
             # JAX compiles `split` for each number of keys. Powers of two are few, and the first
             # keys do not depend on the number.
             number = 1 << (len(packed) - 1).bit_length()
@@ -224,7 +212,7 @@ class Evaluator:
     def _sum(self, trees) -> dict:
         """Returns the float64 sum of trees of arrays, which are computed one after another."""
         total: dict = {}
-        with placed_on(self._mesh):
+        with placed_on(self._plan.mesh):
             for tree in trees:
                 tree = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(tree))
                 total = jax.tree.map(np.add, total, tree) if total else tree

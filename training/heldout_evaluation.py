@@ -57,14 +57,7 @@ def prepare_evaluation(
 
 def heldout_evaluator(plan: Plan) -> Evaluator:
     """Returns an evaluator on the run's held-out text, for parameters on the run's mesh."""
-    return Evaluator(
-        plan.recipe,
-        plan.packing,
-        plan.mesh,
-        plan.corpus.texts,
-        tokens=plan.run.heldout_tokens,
-        member_sources=plan.corpus.member_sources,
-    )
+    return Evaluator(plan, plan.run.heldout_tokens)
 
 
 def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: int) -> Evaluator:
@@ -76,7 +69,9 @@ def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: i
     Raises ValueError if the model or the corpus does not fit the objective (`recipe_under`).
     """
     recipe, packing = recipe_under(plan, objective, row_tokens)
-    return Evaluator(recipe, packing, plan.mesh, (plan.corpus,), tokens=tokens)
+    corpus = plan.corpus._replace(sources=(), member_sources=())  # all members read the whole text
+    other = Plan(corpus=corpus, mesh=plan.mesh, recipe=recipe, schedules=(), packing=packing)
+    return Evaluator(other, tokens)
 
 
 def recipe_under(plan: Plan, objective: Objective, row_tokens: int) -> tuple[Recipe, Packing]:

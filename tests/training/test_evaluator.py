@@ -53,27 +53,23 @@ def run(shape=(1, 1, 1)):
     return plan, mesh, tiny.parameters(plan)
 
 
-def text_of(pieces, training):
-    return types.SimpleNamespace(heldout=lambda tokens: pieces, open_shard=lambda *shard: training)
+def corpus_of(pieces, training, **settings):
+    return Corpus(tiny.IDS, lambda *shard: training, lambda tokens: pieces, **settings)
+
+
+def with_corpus(plan, corpus):
+    packing = plan.packing._replace(end_of_document=EOS)
+    return plan._replace(corpus=corpus, packing=packing)
 
 
 def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
     default, mesh, _ = run(shape)
     documents = itertools.cycle(pieces or ())
-    return Evaluator(
-        (one or default).recipe,
-        (one or default).packing._replace(end_of_document=EOS),
-        mesh,
-        [
-            text_of(
-                pieces or heldout(),
-                types.SimpleNamespace(next_document=lambda: next(documents))
-                if pieces
-                else tiny.TextStream(0, 1),
-            )
-        ],
-        **{"tokens": HELDOUT} | settings,
-    )
+    stream = tiny.TextStream(0, 1)
+    if pieces:
+        stream = types.SimpleNamespace(next_document=lambda: next(documents))
+    plan = with_corpus(one or default, corpus_of(pieces or heldout(), stream))
+    return Evaluator(plan._replace(mesh=mesh), **{"tokens": HELDOUT} | settings)
 
 
 @functools.cache
@@ -340,14 +336,12 @@ def test_bytes_per_token_use_the_text_of_each_member():
 
 @pytest.mark.slow
 def test_each_member_is_scored_on_its_own_text():
-    one, mesh, params = run()
-    packing = one.packing._replace(end_of_document=EOS)
+    one, _, params = run()
 
     def scored(numbers, member_sources):
-        texts = [text_of(heldout()[i:], tiny.TextStream(i, 2)) for i in numbers]
-        found = Evaluator(
-            one.recipe, packing, mesh, texts, tokens=HELDOUT, member_sources=member_sources
-        )
+        first, *_ = texts = [corpus_of(heldout()[i:], tiny.TextStream(i, 2)) for i in numbers]
+        corpus = first._replace(sources=tuple(texts), member_sources=member_sources)
+        found = Evaluator(with_corpus(one, corpus), HELDOUT)
         return {score.member: score for score in found(params)}
 
     alone = [scored([i], ()) for i in range(2)]
