@@ -423,7 +423,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
         losses = sum(float(x.sum()) for x in jax.tree.leaves(one_step()))
         corrupt = jax.jit(functools.partial(make_batches, plan.recipe, jax.random.key(0)))
         corruption = seconds_of(corrupt, batch, window=0.1)
-    flops = step_flops(plan.recipe, plan.schedules) / seconds
+    flops = step_flops(plan) / seconds
     tokens = sum(int((row.segments > 0).sum()) for row in batch)
     yield {
         "model": TINY[model] if tiny else model,

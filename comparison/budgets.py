@@ -153,7 +153,7 @@ def model_flops(plan: Plan, *, number: Positive) -> int:
       number: number of FLOPs, including all heads and padding, without recomputation and
         corruption. See `throughput.step_flops`.
     """
-    per_step = step_flops(plan.recipe, plan.schedules)
+    per_step = step_flops(plan)
     return _check_affordable(plan, round(number / per_step), per_step, "model_flops")
 
 

@@ -185,7 +185,7 @@ def _planned(comparison: Comparison, variant: str) -> VariantFacts:
         steps=steps,
         text_tokens=tokens_of(final, steps),
         parameters=parameter_count(abstract_state_of(final).shapes),
-        flops_per_step=step_flops(final.recipe, final.schedules),
+        flops_per_step=step_flops(final),
         platform=jax.default_backend(),
         solved=solved,
         equal_to=equal_to,
@@ -254,7 +254,7 @@ def _matched(macro: str, run_with: Callable[[str], Run], reference: VariantFacts
         model = run_with(solved_line(macro, number)).model(rows, first.recipe.objective.facts.heads)
         if macro == PARAMETERS:
             return sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(model))))
-        return step_flops(first.recipe._replace(model=model), first.schedules) / tokens
+        return step_flops(first._replace(recipe=first.recipe._replace(model=model))) / tokens
 
     target = reference.parameters if macro == PARAMETERS else reference.flops_per_token
     try:

@@ -61,7 +61,7 @@ def take_steps(
         Profiler(profiled, traces, wall_time, reports.warn) as profiler,
         contextlib.closing(Prefetcher(parts.batches, run.steps - steps_taken)) as prefetcher,
     ):
-        monitor = Monitor(plan, parts.spikes, parts.unreported, reports, progress)
+        monitor = Monitor(parts, reports, progress)
         built_in = BuiltInHooks(parts, prefetcher, monitor, evaluate, reports)
         hooks = [*built_in.hooks(), *run_hooks]
         programs = StepPrograms(plan, parts.abstract.shapes)

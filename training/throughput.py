@@ -8,18 +8,25 @@ from ..models.builders import later_keys_flops
 from ..objectives import members_of
 from .batches import GroupSchedule
 from .devices.accelerators import ACCELERATORS, kind_of_device
+from .planning import Plan
 from .step import Recipe, recipe_of_member
 
 
-def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
+def step_flops(plan: Plan) -> int:
     """Returns the FLOPs of a step's forward and backward pass, without recomputation.
 
     If the members of a mixture have separate steps, this is the mean over the steps of training.
     """
-    if not schedules[0].separate_steps:
-        return _flops(recipe, schedules)
-    shares = schedules[0].step_shares().items()
-    return round(sum(share * _flops(recipe_of_member(recipe, m), schedules) for m, share in shares))
+    recipe = plan.recipe
+    first = plan.schedules[0]
+    if not first.separate_steps:
+        return _flops(recipe, plan.schedules)
+    return round(
+        sum(
+            share * _flops(recipe_of_member(recipe, member), plan.schedules)
+            for member, share in first.step_shares().items()
+        )
+    )
 
 
 def _flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
@@ -31,12 +38,13 @@ def _flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
     return 3 * forward
 
 
-def causal_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int | None:
+def causal_flops(plan: Plan) -> int | None:
     """Returns the FLOPs of a step without the keys after each query, as MaxText counts them.
 
     Returns None for a model that is not a decoder, and for an objective that lets a token see later
     tokens. Returns None for attention windows too, for which MaxText counts other keys.
     """
+    recipe = plan.recipe
     config = recipe.model.config
     if recipe.model.layout != "decoder" or config is None or config.window is not None:
         return None
@@ -46,9 +54,9 @@ def causal_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int | No
             return None
     later = sum(
         schedule.rows * later_keys_flops(config, group.stacks["decoder"])
-        for group, schedule in zip(recipe.groups, schedules)
+        for group, schedule in zip(recipe.groups, plan.schedules)
     )
-    return step_flops(recipe, schedules) - 3 * later
+    return step_flops(plan) - 3 * later
 
 
 def peak_flops() -> float | None:

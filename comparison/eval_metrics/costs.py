@@ -43,7 +43,7 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
     plan = subject.plan._replace(mesh=make_mesh(devices=jax.devices()[:1]))
     step = subject.saved.step
     tokens = tokens_of(plan, step)
-    flops = step_flops(plan.recipe, plan.schedules) * step / tokens
+    flops = step_flops(plan) * step / tokens
     targets = targets_per_token(plan, steps)
     seconds = seconds_per_step(subject.directory, step, plan.schedules)
     parameters = sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(plan.recipe.model))))

@@ -67,7 +67,7 @@ def test_cost_figures_match_hand_computed_values(tmp_path):
     rows = [next(batches)[0] for batches in [open_batches(plan)] * 3]
     tokens = sum(int((one.segments > 0).sum() - (one.tokens == tiny.IDS.eos).sum()) for one in rows)
     params = abstract_state_of(plan).shapes.params
-    flops = step_flops(plan.recipe, plan.schedules)
+    flops = step_flops(plan)
     assert found == {
         "cost": pytest.approx(3 * flops / tokens),
         "cost/targets_per_token": 1.0,

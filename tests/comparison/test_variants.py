@@ -350,7 +350,7 @@ def test_uncounted_tokens_are_extrapolated_from_counted_steps(planned, monkeypat
 
 
 def test_flops_budget_gives_whole_steps(planned):
-    of_a_step = step_flops(planned.recipe, planned.schedules)
+    of_a_step = step_flops(planned)
     assert budgets.model_flops(planned, number=7.4 * of_a_step) == 7
     with refuses(ValueError, "0", "1", "budgets.model_flops"):
         budgets.model_flops(planned, number=of_a_step / 3)

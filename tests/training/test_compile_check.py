@@ -404,8 +404,8 @@ def test_maxtext_flops_count_half_of_causal_attention(objective, share):
     files = ["runs/decoder.gin", "models/llama3_8b.gin", f"objectives/{objective}.gin"]
     run = read_run(files, [slots, rows])
     plan = planning.plan_run(run, compile_check._corpus_of(run))
-    counted = causal_flops(plan.recipe, plan.schedules)
-    whole = step_flops(plan.recipe, plan.schedules)
+    counted = causal_flops(plan)
+    whole = step_flops(plan)
     assert (counted and counted / whole) == (share and pytest.approx(share, abs=5e-4))
     attention = 32 * 4 * 4096 * 8192
     weights = 2 * (8_030_261_248 - 128_256 * 4096)
@@ -418,7 +418,7 @@ def test_maxtext_flops_are_unknown_for_windowed_attention():
     decoder = functools.partial(tiny.decoder, positions="rotary")
     for window, is_known in ((None, True), (7, False)):
         plan = tiny.plan(decoder(window=window), causal_lm(tiny.IDS), {"decoder": 32})
-        counted = causal_flops(plan.recipe, plan.schedules)
+        counted = causal_flops(plan)
         assert (counted is not None) == is_known
 
 
@@ -429,7 +429,7 @@ def test_mixture_is_causal_only_if_all_members_are():
     for members, is_known in ((causal, True), (causal | {"three": (restored, 1)}, False)):
         objective = mixture(tiny.IDS, members)
         plan = tiny.plan(tiny.decoder(), objective, rows, mark_document_ends=True)
-        counted = causal_flops(plan.recipe, plan.schedules)
+        counted = causal_flops(plan)
         assert (counted is not None) == is_known
 
 

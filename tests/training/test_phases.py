@@ -98,8 +98,8 @@ def test_each_phase_has_one_program():
 
 def test_step_flops_average_the_phases():
     """Both phases have the same number of slots, all of which predict."""
-    expected = step_flops(causal_plan().recipe, causal_plan().schedules)
-    assert step_flops(plan_of().recipe, plan_of().schedules) == expected
+    expected = step_flops(causal_plan())
+    assert step_flops(plan_of()) == expected
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ import jax
 
 from ...objectives import members_of
 from ..optimizers import learning_rate_of, scheduled
-from ..planning import Plan
-from ..spikes import WATCHED, Spikes
+from ..saved.resuming import ResumableParts
+from ..spikes import WATCHED
 from ..step import metric_prefix
 from ..throughput import causal_flops, peak_flops, step_flops
-from ..unreported import StepMetrics, Unreported
+from ..unreported import StepMetrics
 from .console import StepProgress
 from .reports import Reports
 from .wall_time import KINDS
@@ -22,23 +22,17 @@ class Monitor:
     A step's loss is read while the device computes the next one, so that the device never waits.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        spikes: Spikes,
-        unreported: Unreported,
-        reports: Reports,
-        progress: StepProgress,
-    ):
-        self._spikes = spikes
-        self._unreported = unreported
+    def __init__(self, parts: ResumableParts, reports: Reports, progress: StepProgress):
+        plan = parts.plan
+        self._spikes = parts.spikes
+        self._unreported = parts.unreported
         self._writer = reports.writer
         self._wall_time = reports.wall_time
         self._progress = progress
         self._reported = dict.fromkeys(KINDS, 0.0)
         self._members = members_of(plan.recipe.objective)
-        self._flops = step_flops(plan.recipe, plan.schedules)
-        self._causal_flops = causal_flops(plan.recipe, plan.schedules)
+        self._flops = step_flops(plan)
+        self._causal_flops = causal_flops(plan)
         self._peak = peak_flops()
         rate = learning_rate_of(plan.run.optimizer)
         self._schedule = None if rate is None else scheduled(rate, plan.run.steps)
