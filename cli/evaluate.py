@@ -76,7 +76,8 @@ from ..settings.user_errors import report_user_errors
 from ..training.buckets import local_copy
 from ..training.devices.compilation_cache import enable_compilation_cache
 from ..training.devices.mesh import make_mesh, placed_on
-from ..training.heldout_evaluation import bytes_per_token, bytes_per_token_of, heldout_evaluator
+from ..training.evaluator import Evaluator
+from ..training.heldout_evaluation import bytes_per_token, bytes_per_token_of
 from ..training.planning import plan_evaluation
 from ..training.processes import check_alone
 from ..training.reporting.console import print_heldout
@@ -355,7 +356,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     fields = read_directory(options.run, options.trust)
     plan = plan_evaluation(run_of_directory(options.run, fields))
     evaluators = {f"{name}/": evaluator(plan, name) for name in options.objective}
-    evaluators = evaluators or {"": heldout_evaluator(plan)}
+    evaluators = evaluators or {"": Evaluator(plan, plan.run.heldout_tokens)}
     token_bytes = bytes_per_token(plan)
     bytes_of_all = bytes_per_token_of(plan.corpus, plan.run.heldout_tokens)
     by_step = []

@@ -14,7 +14,7 @@ from pretrax.data import task_metrics
 from pretrax.inference.answering import task_scores
 from pretrax.inference.answering.task_scores import score_task
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
-from pretrax.training.heldout_evaluation import heldout_evaluator
+from pretrax.training.evaluator import Evaluator
 from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.run_configuration import read_directory, run_of_directory
 from pretrax.training.saved.runs import open_saved_model
@@ -326,7 +326,7 @@ def test_heldout_losses_match_the_losses_logged_in_training(tmp_path, capsys):
     written = {line["step"]: line for line in lines if "heldout/span/tokens" in line}
     fields = read_directory(str(one.dir), [tiny.__name__])
     plan = tiny.planned(run_of_directory(str(one.dir), fields))
-    evaluator = heldout_evaluator(plan)
+    evaluator = Evaluator(plan, plan.run.heldout_tokens)
     # No bits per byte, since there are only ids.
     for step, name, nats, perplexity, baseline, targets in rows:
         figures = written[int(step)]

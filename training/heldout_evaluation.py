@@ -39,7 +39,7 @@ def prepare_evaluation(
 
     The function (step, params) -> `Evaluation` also writes the scores as metrics.
     """
-    heldout = heldout_evaluator(plan)
+    heldout = Evaluator(plan, plan.run.heldout_tokens)
 
     def evaluate(step: int, params: dict) -> Evaluation:
         with reports.wall_time.measure("evaluation"):
@@ -53,11 +53,6 @@ def prepare_evaluation(
         return evaluation
 
     return evaluate
-
-
-def heldout_evaluator(plan: Plan) -> Evaluator:
-    """Returns an evaluator on the run's held-out text, for parameters on the run's mesh."""
-    return Evaluator(plan, plan.run.heldout_tokens)
 
 
 def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: int) -> Evaluator:
