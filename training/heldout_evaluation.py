@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from .. import objectives
 from ..data.corpus import Corpus
-from ..data.packing import Packing, max_documents_per_row, plan_packing, resolve_packing
+from ..data.packing import max_documents_per_row, plan_packing, resolve_packing
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import largest
@@ -15,7 +15,7 @@ from .reporting.console import print_task_scores
 from .reporting.reports import Reports
 from .run import Run
 from .run_checks import check_columns
-from .step import Recipe, check_requirements
+from .step import check_requirements
 
 
 class Evaluation(NamedTuple):
@@ -56,21 +56,15 @@ def prepare_evaluation(
 
 
 def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: int) -> Evaluator:
-    """Returns an evaluator of the run's parameters under any objective.
+    """Returns an evaluator of the run's parameters under any objective, see `plan_under`."""
+    return Evaluator(plan_under(plan, objective, row_tokens), tokens)
+
+
+def plan_under(plan: Plan, objective: Objective, row_tokens: int) -> Plan:
+    """Returns the plan for evaluating a run under another objective.
 
     All rows have the raw length `row_tokens`, whatever the objective's members and the model are.
-    Two runs with the same corpus therefore have the same rows.
-
-    Raises ValueError if the model or the corpus does not fit the objective (`recipe_under`).
-    """
-    recipe, packing = recipe_under(plan, objective, row_tokens)
-    corpus = plan.corpus._replace(sources=(), member_sources=())  # all members read the whole text
-    other = Plan(corpus=corpus, mesh=plan.mesh, recipe=recipe, schedules=(), packing=packing)
-    return Evaluator(other, tokens)
-
-
-def recipe_under(plan: Plan, objective: Objective, row_tokens: int) -> tuple[Recipe, Packing]:
-    """Returns the recipe and the packing for another objective, with the run's model.
+    Two runs with the same corpus therefore have the same rows. All members read the whole text.
 
     Raises ValueError if the layouts do not fit, or the model lacks a head or positions. Also raises
     ValueError if the vocabulary lacks sentinels, or the corpus lacks a column that the objective
@@ -92,9 +86,14 @@ def recipe_under(plan: Plan, objective: Objective, row_tokens: int) -> tuple[Rec
     (group,) = objectives.row_groups(objective, layout, ids, [stacks], max_documents)
     group = group._replace(raw_lengths=(row_tokens,) * len(group.raw_lengths))
     check_requirements(objective, model, (group,))
-    recipe = plan.recipe._replace(objective=objective, groups=(group,))
     end = ids.eos if mark_ends else None
-    return recipe, plan_packing(policy, objective, layout, [group], end_of_document=end)
+    return Plan(
+        corpus=plan.corpus._replace(sources=(), member_sources=()),
+        mesh=plan.mesh,
+        recipe=plan.recipe._replace(objective=objective, groups=(group,)),
+        schedules=(),
+        packing=plan_packing(policy, objective, layout, [group], end_of_document=end),
+    )
 
 
 def bytes_per_token(plan: Plan) -> dict[str, float]:

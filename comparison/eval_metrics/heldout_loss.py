@@ -18,7 +18,7 @@ from ...objectives import Objective, members_of
 from ...objectives.catalog import CATALOG, find
 from ...objectives.mixtures import largest
 from ...training.evaluator import Evaluator, Score
-from ...training.heldout_evaluation import evaluator_under, recipe_under
+from ...training.heldout_evaluation import evaluator_under, plan_under
 from ...training.planning import Plan
 from ...training.run import longest_rows
 from ...training.run_configuration import read_fields
@@ -134,7 +134,7 @@ def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:
 def _refusal(plan: Plan, name: str, row_tokens: int) -> str:
     """Returns why the model of a run cannot compute an objective, or "" if it can."""
     try:
-        recipe_under(plan, _objective(plan, name), row_tokens)
+        plan_under(plan, _objective(plan, name), row_tokens)
     except ValueError as error:
         return str(error)
     return ""
@@ -145,9 +145,9 @@ def _objective(plan: Plan, name: str) -> Objective:
 
 
 def _warn_beyond_training(plan: Plan, objective: Objective, row_tokens: int) -> None:
-    recipe, _ = recipe_under(plan, objective, row_tokens)
+    groups = plan_under(plan, objective, row_tokens).recipe.groups
     trained = longest_rows(plan.run.sequence_lengths)
-    for stack, slots in largest(group.stacks for group in recipe.groups).items():
+    for stack, slots in largest(group.stacks for group in groups).items():
         if slots > trained.get(stack, slots):
             message = BeyondTraining(stack, slots, trained[stack], "Give fewer row_tokens.")
             warnings.warn(message, stacklevel=2)

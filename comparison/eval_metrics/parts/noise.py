@@ -13,7 +13,7 @@ from jax import lax
 from ....data.corpus import Document
 from ....data.packing import Packing, empty_row, rows_of_documents, stacked
 from ....training.devices.mesh import placed_on
-from ....training.heldout_evaluation import recipe_under
+from ....training.heldout_evaluation import plan_under
 from ....training.step import corrupt_and_arrange
 from ..subject import Subject
 
@@ -53,12 +53,13 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     bound = objective.facts.bound
     assert bound is not None  # see `is_bounded_by_noise`
     longest = max(2, *(text.size for text in texts))  # A row has at least two tokens.
-    recipe, packing = recipe_under(plan, objective, longest)
+    own_rows = plan_under(plan, objective, longest)
+    recipe = own_rows.recipe
     (group,) = recipe.groups
     # An empty text does not have a row.
     live = np.flatnonzero([text.size for text in texts])
     pieces = [Document(text) for text in texts if text.size]
-    packed = rows_of_documents(pieces, Packing("single", packing.limits))
+    packed = rows_of_documents(pieces, Packing("single", own_rows.packing.limits))
 
     def nats_of_row(params, key, row):
         batch = corrupt_and_arrange(recipe, group, key[None], jax.tree.map(lambda x: x[None], row))
