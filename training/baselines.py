@@ -1,10 +1,10 @@
 """Trivial baselines: the loss of a model that ignores its input.
 
-The baseline is computed from a term's labels alone:
-- Classes are predicted by their share of the training targets. For tokens this is a unigram model.
+The baseline depends only on a term's labels:
+- Classes are predicted by their share of the training targets: for tokens, a unigram model.
 - Numbers are predicted by the mean of the training targets.
 - If a slot may have several classes, each class is predicted by its share of the training slots.
-- An accuracy is that of the majority class.
+- The baseline of an accuracy is the majority class.
 
 The baseline of a term without labels is its loss for `constant_outputs`.
 """
@@ -32,8 +32,8 @@ def constant_outputs(model: Model, params, batch) -> types.SimpleNamespace:
     def head(name, hidden):
         outputs = lambda p, b, h: model.apply(p, b).head(name, h)  # noqa: E731
         like = jax.eval_shape(outputs, params, batch, hidden)
-        # Without the barrier, XLA would compute the loss of these constants while it compiles,
-        # which is slow.
+        # Without the barrier, XLA would compute the loss of these constants at compile time,
+        # slowly.
         return lax.optimization_barrier(jnp.ones(like.shape, like.dtype))
 
     hidden = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -43,17 +43,17 @@ def constant_outputs(model: Model, params, batch) -> types.SimpleNamespace:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tally:
-    """Counts of labels, which can be summed over batches."""
+    """Label counts, which can be summed over batches."""
 
     # For classes f32[C]: the summed weights of each class. For numbers f32[3]: the sums of the
     # weights, of the weighted numbers and of the weighted squares.
     totals: Any
     numbers: bool = dataclasses.field(metadata={"static": True})
-    slots: Any = None  # f32[]: number of slots, if a slot may have several classes; else None
+    slots: Any = None  # f32[]: number of slots if a slot may have several classes, else None
 
 
 def tally(labels: Labels, classes: int) -> Tally:
-    """Returns the tally of a batch's labels. `classes` is the number of classes."""
+    """Returns the tally of a batch's labels."""
     values = labels.values
     weights = labels.weights
     if jnp.issubdtype(values.dtype, jnp.floating):

@@ -1,11 +1,11 @@
-"""Cuts the rows of every step from endless document streams, the same on any number of hosts.
+"""Cuts the rows of every step from endless document streams, independent of the number of hosts.
 
-The number of a row alone determines its member of the mixture. Each row takes as much text as its
-member's limits allow (`data.packing`), so no token is dropped and few slots are padding.
+A row's number determines its member of the mixture. Each row takes as much text as its member's
+limits allow (`data.packing`), so no token is dropped and few slots are padding.
 
-The stream of documents is split into logical shards. Each process reads the shards of the rows that
-its devices hold. The data position is a part of the training state. It holds how far each shard was
-read, and the pieces that wait for a row.
+The stream of documents is split into logical shards, and each process reads the shards of its
+devices' rows. The data position, a part of the training state, has the position in each shard, and
+the pieces that wait for a row.
 """
 
 import collections
@@ -26,7 +26,7 @@ from ..objectives import Member, Objective, Row, RowGroup, members_of
 from ..objectives.contract import is_scheduled, value_at
 from .devices.mesh import batch_sharding
 
-PERIOD = 840  # number of rows after which the order of members repeats; all of 1 to 8 divide it
+PERIOD = 840  # period of the order of members, in rows: a multiple of 1 to 8
 
 
 class GroupSchedule(NamedTuple):
@@ -35,7 +35,7 @@ class GroupSchedule(NamedTuple):
     rows: int  # number of rows of this group in a step, over all processes
     members: tuple[int, ...]  # indices of the members that share the rows
     rates: tuple  # rates of the members, see `objectives.Member`
-    steps: int = 1  # number of steps of the run, for rates that follow its progress
+    steps: int = 1  # number of steps of the run, for progress schedules
     separate_steps: bool = False  # whether all rows of a step belong to one member
 
     def order(self, step: int) -> np.ndarray:
@@ -67,7 +67,7 @@ class GroupSchedule(NamedTuple):
     def step_shares(self) -> dict[int, float]:
         """Returns each member's share of the steps, if each step has one member.
 
-        In a long run, some evenly spaced steps are counted.
+        In a long run, evenly spaced steps are sampled.
         """
         counted = range(0, self.steps, max(self.steps // PERIOD, 1))
         counts = collections.Counter(map(self.member_of_step, counted))
@@ -84,7 +84,7 @@ def group_schedules(
     """Divides `batch_size` rows among the row groups by the rates of their members.
 
     Args:
-      multiple: every group gets a multiple of this number of rows, and of 2, since rows come in
+      multiple: the rows of every group are a multiple of this number, and of 2, since rows come in
         pairs.
 
     Raises ValueError if the batch cannot be divided in this way.
@@ -101,8 +101,8 @@ def group_schedules(
     rates = [member.rate for member in members_of(objective)]
     if len(groups) > 1 and any(map(is_scheduled, rates)):
         raise ValueError(
-            f"The rates of the mixture follow a schedule, and its members are in {len(groups)} row "
-            "groups, whose rows are fixed: give one sequence length."
+            "The rates of the mixture follow a schedule, which needs a single row group, got "
+            f"{len(groups)}: give one sequence length."
         )
     shares = [sum(value_at(rates[m], 0, steps) for m in group.members) for group in groups]
     counts = largest_remainder(shares, units) if len(groups) > 1 else [units]
@@ -252,7 +252,7 @@ class Batches:
     def position(self) -> Callable[[], dict[str, bytes]]:
         """Returns a function that can return the current state at any later time.
 
-        Taking the position is cheap; the returned function does the work.
+        The returned function does the work.
         """
         positions = {
             shard: [reader.position() for reader in readers]
@@ -297,7 +297,7 @@ class Batches:
         self.step = step
 
     def skip(self, count: int) -> None:
-        """Drops the batches of the next `count` steps. These steps get the text after them."""
+        """Skips the batches of the next `count` steps."""
         step = self.step
         for _ in range(count):
             for shard in self._readers:
@@ -310,9 +310,8 @@ class Batches:
 
         {"data/web/share": 0.7, "data/web/epochs": 0.02, "data/books/share": 0.3, …}
 
-        The metrics are for the shards of this process since the run began. A corpus without stores
-        has no metrics. Documents that wait for a row do not count for epochs. They are assumed to
-        be distributed over the stores as the tokens that were read.
+        These metrics of token stores cover the shards of this process since the run began.
+        Documents that wait for a row do not count for epochs.
         """
         readers = [reader for shard in self._readers.values() for reader in shard]
         stores: dict[str, list[Progress]] = {}  # store -> progress of each shard
@@ -337,8 +336,7 @@ class Batches:
             reader.begin_step(self.step)
         for group, schedule in zip(self._groups, self._schedules):
             size = schedule.rows // self._shards
-            # The numbers shift by one row after every full cycle, so that members rotate over the
-            # shards.
+            # Numbers shift by one row after every cycle, so that members rotate over the shards.
             cycles = self.step // (PERIOD // math.gcd(schedule.rows, PERIOD))
             numbers = self.step * schedule.rows + cycles + shard * size + np.arange(size)
             members = schedule.order(self.step)[numbers % PERIOD].tolist()

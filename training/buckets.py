@@ -1,11 +1,10 @@
-"""Run directories in a bucket. A folder on this disk mirrors the directory while a run trains.
+"""Run directories in a bucket, mirrored to a local folder while a run trains.
 
     with mirrored(run) as local:      # run.run_dir is "gs://bucket/mine"
         push(local.run_dir)          # copies ~/.cache/pretrax/runs/… back to the bucket
 
-Orbax writes checkpoints directly to the bucket. All other files are small, and their writers need a
-disk: configuration, vocabulary, metrics, TensorBoard and results. They are written to the mirror,
-which is copied to the bucket at each save.
+Orbax writes checkpoints directly to the bucket. All other files are small, and are written to the
+mirror, which is copied to the bucket at each save.
 """
 
 import contextlib
@@ -91,9 +90,8 @@ def mirrored(run: Run) -> Iterator[Run]:
 def fetch(address: str, checkpoint_dir: str | None = None) -> str:
     """Copies a run from a bucket to its mirror, without checkpoints, and returns the mirror.
 
-    The caller must hold the lock of the mirror. The bucket's files replace local files. However, a
-    local file stays if the bucket's file has not changed since the last copy. If the run was
-    deleted from the bucket, the mirror is deleted first.
+    The caller must hold the lock of the mirror. Files of the bucket that changed since the last
+    copy replace local files. If the run was deleted from the bucket, the mirror is deleted first.
     """
     bucket = Folder(address)
     local = folder_of(address)
@@ -141,8 +139,8 @@ def push(directory: str) -> None:
                 copied[name] = [*now, zlib.crc32(content)]
     except Exception as error:  # each kind of bucket raises its own errors
         raise OSError(
-            f"{bucket.path} does not take the new files of {directory} ({error}). They stay there, "
-            "and the next save or the next start of the same command copies them."
+            f"The new files of {directory} could not be copied to {bucket.path} ({error}). The "
+            "next save, or the next start of the same command, copies them."
         ) from error
     finally:
         write_json(record, copied)
@@ -159,10 +157,8 @@ def push_or_warn(directory: str, warn: Callable[[str], object]) -> None:
 def local_copy(directory: str) -> str:
     """Returns a folder on this disk from which to read a run.
 
-    A local run directory is returned unchanged. A run in a bucket is copied to a folder that
-    training does not use. The copy has no TensorBoard files, and no checkpoints, which are read
-    from the bucket. Its folder `EVALUATION` is only local: it is neither read from the bucket nor
-    copied there.
+    A local run directory is returned unchanged. A run in a bucket is copied to a separate folder,
+    without TensorBoard files and checkpoints. Its folder `EVALUATION` is only local.
 
     Raises ValueError if the bucket does not hold a run, or if its config.gin is not valid gin.
     """

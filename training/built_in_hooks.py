@@ -27,7 +27,7 @@ class BuiltInHooks:
     reports: Reports
     evaluation: Evaluation | None = None  # the last evaluation
     evaluated_step: int = 0  # step of the last evaluation
-    # Times of the last checkpoint and of the last local copy.
+    # times of the last checkpoint and the last local copy
     saved_at: float = dataclasses.field(default_factory=time.monotonic)
     copied_at: float = 0.0
 
@@ -85,8 +85,8 @@ class BuiltInHooks:
         checkpoints = self.parts.checkpoints
         minutes = run.local_checkpoint_minutes or 0
         due = time.monotonic() - max(self.saved_at, self.copied_at) >= 60 * minutes
-        # There is no copy while a save to slow storage is running, and none after the last step,
-        # which ends with a checkpoint.
+        # No copy while a save to slow storage is running, or after the last step, which is a
+        # checkpoint.
         if (
             copies
             and broadcast_from_first(due and not checkpoints.is_saving())

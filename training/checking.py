@@ -28,7 +28,7 @@ def check_user_code(recipe: Recipe, weighted: bool) -> None:
     `weighted` is whether the documents of the run have weights of tokens.
 
     Raises ValueError for features, losses or shapes that would silently train wrongly, and for
-    outputs that depend on inputs outside their key intervals.
+    outputs that depend on inputs outside of their key intervals.
     """
     user_objective = is_user_defined(recipe.objective)
     user_model = not is_built_in(recipe.model.apply) or _has_user_attention(recipe.model.config)
@@ -44,7 +44,7 @@ def check_user_code(recipe: Recipe, weighted: bool) -> None:
 def _has_user_attention(config: Config | None) -> bool:
     """Returns whether a Transformer has an attention mechanism of a user.
 
-    Experts of limited capacity take tokens from each other, which would look like a leak.
+    Experts of limited capacity would look like a leak.
     """
     if config is None or config.expert_capacity is not None:
         return False
@@ -106,8 +106,8 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
     size = sum(x.size for x in jax.tree.leaves(shapes))
     if size > MAX_PARAMETERS:
         warnings.warn(
-            f"The model has too many parameters ({size:,}) to check that documents of a row do not "
-            "see each other: check a smaller model of the same kind.",
+            f"The model has too many parameters ({size:,}) to check that documents of a row are "
+            "separate: check a smaller model of the same kind.",
             stacklevel=2,
         )
         return
@@ -145,7 +145,7 @@ def _leak(
         f"input {input_slot} of the {stack}, of document {input_document}, "
     )
     if input_document == output_document:
-        return f"{message}which its {stack}_key_intervals hide: it sees what it has to predict."
+        return f"{message}which its {stack}_key_intervals hide: it sees its target."
     return (
         f"{message}so documents of a packed row leak into each other: look at {stack}_segment_ids "
         f"or {stack}_key_intervals in the model, or give packing = 'single' or 'concatenate'."

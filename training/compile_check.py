@@ -1,10 +1,9 @@
-"""The compile check: compiles a run's step for TPUs or GPUs that need not exist on this machine.
+"""The compile check: compiles a run's step for TPUs or GPUs that this machine may lack.
 
     pretrax train ul2_20b_c4 --compile=v5p:4x4x8
 
-It shows whether the run's mesh suits the slice and how much memory the step takes on a chip. It
-also shows the traffic between chips, and for TPUs the compiler's estimate of the step time. No
-corpus is opened, and nothing is trained.
+It shows whether the run's mesh suits the slice, the memory of the step on a chip, the traffic
+between chips, and for TPUs an estimate of the step time. Nothing is trained.
 """
 
 import dataclasses
@@ -69,7 +68,7 @@ class Check(NamedTuple):
     refusal: str = ""  # message of the compiler, if the step does not fit
     attention: str | None = None  # the model's attention mechanism, see `Model`
     options: Mapping[str, Any] = {}  # options of the compiler
-    estimate: StepTime | None = None  # estimated step time; None: the compiler gives no cycles
+    estimate: StepTime | None = None  # estimated step time; None: no cycles from the compiler
     causal_flops: int | None = None  # FLOPs as MaxText counts them; None: not a causal model
 
     @property
@@ -92,8 +91,8 @@ class Check(NamedTuple):
 def check(run: Run, topology: Topology) -> Check:
     """Compiles a run's first step for a topology. This takes a minute or more.
 
-    The vocabulary is a placeholder with the run's `vocabulary_rows`, or of T5's size. If the number
-    of classes depends on the corpus, two classes are assumed.
+    The vocabulary has the run's `vocabulary_rows`, or T5's size. Two classes are assumed if their
+    number depends on the corpus.
 
     Raises ValueError if there is no compiler for the topology, if the run cannot work, or if the
     mesh needs another number of devices.

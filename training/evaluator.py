@@ -1,13 +1,12 @@
 """Held-out loss and metrics of every member of the objective, compared with a baseline.
 
-The baseline is the loss of a model that ignores its input, see `training.baselines`. For a term
-without labels, it is the loss of outputs that are equal everywhere. For example, if all texts have
-the same embedding, a contrastive loss is the logarithm of the number of texts in the batch. A loss
-that is 0 for such outputs has no baseline, for example if hidden states predict each other.
+The baseline is the loss of a model that ignores its input (`training.baselines`). For a term
+without labels, it is the loss of constant outputs, such as the logarithm of the number of texts for
+a contrastive loss. If this is 0, for example if hidden states predict each other, there is no
+baseline.
 
-All members are scored on the same held-out text, unless the corpus has a text for each member. Text
-is cut to each member's raw length. The noise depends only on the row's number, so the scores of
-two checkpoints or two runs can be compared.
+All members are scored on the same held-out text, unless the corpus has a text for each member. The
+noise depends only on the row's number, so scores of checkpoints and runs can be compared.
 """
 
 import dataclasses
@@ -39,7 +38,7 @@ class Score(NamedTuple):
     member: str
     term: str
     loss: float  # nats per target (token, pair, …), or the mean of a metric
-    baseline: float | None  # loss of a model that ignores its input; None: there is no baseline
+    baseline: float | None  # loss of a model that ignores its input, or None
     targets: int  # number of targets
     has_perplexity: bool = False  # whether targets are tokens
     metric: bool = False  # whether it is not part of the loss, such as an accuracy
@@ -54,7 +53,7 @@ class Score(NamedTuple):
 
     @property
     def gain(self) -> float | None:
-        """Returns the share of the baseline's nats that the model saves; None without baseline."""
+        """Returns the share of the baseline's nats that the model saves, or None."""
         return 1.0 - self.loss / self.baseline if self.baseline else None
 
     @property
@@ -75,8 +74,8 @@ class Score(NamedTuple):
 def total_loss(scores: Sequence[Score]) -> float:
     """Returns the held-out value of the trained loss: the sum of its scaled terms.
 
-    The loss of a mixture is the mean of its members' losses, whatever their rates. Members whose
-    terms all have a weight of 0, such as those of earlier phases, do not count.
+    The loss of a mixture is the mean of its members' losses, regardless of their rates. Members
+    without weight, such as earlier phases, do not count.
 
     >>> total_loss([Score("a", "b", 4.0, None, 9), Score("a", "c", 2.0, None, 9, scale=0.5)])
     5.0
@@ -232,7 +231,7 @@ class TermSums:
     sum: Any  # sum of the loss
     weight: Any  # sum of the weights
     tally: Tally | None  # tally of the labels; None: a term without labels
-    constant: Any  # sum of the loss for outputs that are equal everywhere; None: with labels
+    constant: Any  # sum of the loss for constant outputs; None: a term with labels
     has_perplexity: bool = dataclasses.field(metadata={"static": True})
     scale: Any = dataclasses.field(metadata={"static": True})  # weight in the loss, see `Term`
     is_likelihood: bool = dataclasses.field(metadata={"static": True})
@@ -279,8 +278,8 @@ def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, T
 def _tally_of(recipe: Recipe, objective: Objective, labels: Labels) -> Tally:
     if labels.head not in objective.facts.heads:
         raise ValueError(
-            f"A term has labels for the head {labels.head!r}, but the objective names the heads "
-            f"{sorted(objective.facts.heads)}: name the head that the term scores."
+            f"A term has labels for the head {labels.head!r}, expected one of the objective's "
+            f"heads {sorted(objective.facts.heads)}."
         )
     return tally(labels, classes=objective.facts.heads[labels.head] or recipe.ids.size)
 

@@ -26,8 +26,8 @@ class AfterStep(NamedTuple):
     """The argument of a hook.
 
     Attributes:
-      step: Number of the step that was just taken, from 1.
-      state: State after the step. Copy what you keep, since the next step reuses the memory.
+      step: Number of the step, from 1.
+      state: State after the step. The next step reuses its memory.
       metrics: Metrics of this step alone, on the devices.
     """
 
@@ -37,7 +37,7 @@ class AfterStep(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """A function that is called after some steps, after their losses were checked for spikes.
+    """A function that is called after some steps.
 
     Attributes:
       call: Function of an `AfterStep`, which is called after the step.

@@ -1,9 +1,9 @@
-"""Optax transformations for the matrices of layers that optax lacks: SOAP and NorMuon.
+"""Optax transformations for the matrices of layers: SOAP and NorMuon.
 
 Each takes a function `numbers` from a tree of parameters to the axes of their matrices
 (`optax.contrib.MuonDimensionNumbers`): an array is a stack of matrices, whose last axes are the
-inputs and then the outputs. The result is an update of about the size of AdamW's, so that AdamW can
-update all other parameters at the same learning rate.
+inputs and then the outputs. Updates have about the size of AdamW's, which updates all other
+parameters at the same learning rate.
 """
 
 import math

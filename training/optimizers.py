@@ -1,8 +1,8 @@
 """Optimizers and learning-rate schedules, for gin files and for `Run.optimizer`.
 
-A schedule takes the total number of steps and returns an optax schedule. An optimizer takes the
-total number of steps and returns an optax transformation. Therefore a run states its length only
-once. An optimizer's learning rate is a schedule, or a number for a constant rate.
+A schedule maps the total number of steps to an optax schedule, and an optimizer maps it to an optax
+transformation, so a run states its length once. An optimizer's learning rate is a schedule, or a
+number for a constant rate.
 """
 
 import bisect
@@ -226,8 +226,7 @@ def normuon(
     The orthogonalized momentum of a matrix is divided by the root mean square that each output's
     weights had in earlier updates, then scaled to a root mean square of 0.2, as in the paper. (The
     authors' code keeps the norm of the orthogonal matrix, times `sqrt(max(1, outputs/inputs))`.)
-    Both optimizers use the same learning rate. The matrices are those of `muon`, and so is what
-    AdamW updates.
+    Both optimizers use the same learning rate, for the same parameters as in `muon`.
 
     Args:
       beta: decay of the momentum of matrices.
@@ -258,11 +257,10 @@ def soap(
 ) -> optax.GradientTransformation:
     """SOAP (Vyas et al. 2024, arXiv:2409.11321) for matrices of layers, AdamW for all others.
 
-    A matrix is updated as by AdamW, but in the eigenbases of the mean outer products of its
-    gradients over inputs and over outputs (Shampoo's preconditioners). In the first step,
-    matrices have no eigenbasis yet, and only weight decay changes them. The matrices are those of
-    `muon`. Weight decay is AdamW's; the authors' code decays the updated weights, and not in the
-    first step.
+    AdamW runs in the eigenbases of the mean outer products of a matrix's gradients over inputs and
+    over outputs (Shampoo's preconditioners). In the first step, without eigenbases, only weight
+    decay applies. The matrices are the same as in `muon`. Weight decay is AdamW's; the authors'
+    code decays the updated weights, and not in the first step.
 
     Preconditioners and eigenbases take 2 · (inputs² + outputs²) float32 numbers for each matrix,
     and every device has a copy.

@@ -55,8 +55,8 @@ class Plan(NamedTuple):
 def plan_evaluation(run: Run) -> Plan:
     """Returns the plan for evaluating a run, on any devices.
 
-    Some checks apply only to training. Evaluated rows are padded, so they need not divide over the
-    devices, and evaluation does not need the kernels of fused attention.
+    Evaluation pads rows to divide over the devices, and does not need the kernels of fused
+    attention.
     """
     return plan_run(run, mesh=evaluation_mesh(run.mesh), trains=False)
 
@@ -68,8 +68,8 @@ def plan_run(
 
         plan = plan_run(run)
 
-    Nothing is trained, and only opening the corpus may write files. A model of your own with up to
-    `checking.MAX_PARAMETERS` parameters is initialized and run on a small batch, to check it.
+    Only opening the corpus may write files. A model of your own with up to
+    `checking.MAX_PARAMETERS` parameters is checked on a small batch.
 
     Args:
       corpus: the corpus of the run, if it is open already. None: it is opened.
@@ -79,7 +79,7 @@ def plan_run(
     Raises ValueError for settings that cannot work, and says what to change.
     """
     check_run(run)
-    optimizer = run.optimizer(run.steps)  # it may reject its settings before text is prepared
+    optimizer = run.optimizer(run.steps)  # may reject its settings before text is prepared
     mesh = run.mesh() if mesh is None else mesh
     corpus = _opened_corpus(run) if corpus is None else corpus
     objective = _checked_objective(run, corpus)
@@ -166,8 +166,7 @@ def with_steps(plan: Plan, steps: int) -> Plan:
 def plan_of_step(plan: Plan, step: int) -> Plan:
     """Returns the plan of a step: of one member if `Facts.separate_steps`, else the plan itself.
 
-    The state and the metrics have the shapes of the whole mixture, so that the programs of all
-    members train the same parameters.
+    State and metrics have the shapes of the whole mixture.
     """
     number = member_of_step(plan.schedules, step)
     if number is None:

@@ -1,10 +1,9 @@
 """Connects the processes of a run on several hosts, and ends all of them if one process ends.
 
-JAX notices a dead process only after a minute or more, and then aborts the others in C++. Therefore
-JAX waits longer here, and each process keeps a connection to the first process. The operating
-system closes the connection when a process ends for any reason. It keeps the connection of a
-process that compiles, saves or is paused. A host is lost if it does not answer for
-`UNREACHABLE_AFTER` seconds.
+JAX notices a dead process only after a minute or more, and then aborts the others in C++. Here,
+each process keeps a connection to the first process, which the operating system closes when a
+process ends, but not while it compiles, saves or is paused. A host that does not answer for
+`UNREACHABLE_AFTER` seconds is lost.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax._src import distributed  # the public interface shares no address among the processes
+from jax._src import distributed  # no public interface shares an address among processes
 from jax.experimental import multihost_utils
 
 from ..settings import run_directory
@@ -224,7 +223,7 @@ def _waiting_reported(address: str | None) -> Iterator[None]:
 def _check_same_settings(run: Run) -> None:
     """Raises ValueError if this process and the first process have different settings.
 
-    They would wait for each other forever, or train two halves of a model on two objectives.
+    They would wait for each other forever, or train inconsistently.
     """
     state: Any = distributed.global_state
     text = run_text(fields_of(run)).text  # functions of two processes can be compared only as text

@@ -1,7 +1,7 @@
 """One training step, as pure functions: corrupt, compute the loss, differentiate, update.
 
-The step takes raw rows. Corruption, arrangement, the model, the loss and the update are one
-jitted program. The host sends only token ids, and every epoch draws new noise.
+Corruption, arrangement, the model, the loss and the update are one jitted program. The host sends
+only raw rows of token ids, and every epoch draws new noise.
 """
 
 import dataclasses

@@ -1,7 +1,6 @@
 """The metrics of the steps that metrics.jsonl does not report yet.
 
-A checkpoint keeps these metrics. A run that stops between two lines and resumes then writes the
-same lines as a run that never stopped.
+Checkpoints keep these metrics, so that a resumed run writes the same lines as an uninterrupted run.
 """
 
 import json

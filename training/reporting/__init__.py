@@ -1,1 +1,1 @@
-"""What a run shows and logs: the console, metrics, trackers, plots, profiles."""
+"""Output of a run: console, metrics, trackers, plots, profiles."""

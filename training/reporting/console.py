@@ -35,8 +35,8 @@ SECONDS_BETWEEN_LINES = 20  # seconds between progress lines in a log
 def make_console() -> Console:
     """Returns a console that prints only on the first process and wraps logs at 120 columns.
 
-    If its output fails, for example on a full disk or a closed pipe, it stops printing and does not
-    raise an error.
+    If output fails, for example on a full disk or a closed pipe, it stops printing without an
+    error.
     """
     output = cast(TextIO, _Output(sys.stdout))
     console = PrintableConsole(file=output, quiet=jax.process_index() != 0)
@@ -46,7 +46,7 @@ def make_console() -> Console:
 
 
 class _Output:
-    """A text stream that stops printing after a failure, so that the program can continue."""
+    """A text stream that stops printing after a failure."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -119,7 +119,7 @@ class StepProgress:
 
 
 def active_note(parameters: int, active: int, written: Callable[[int], str] = "{:,}".format) -> str:
-    """Returns a note with the number of parameters that process a token; "" if all of them do.
+    """Returns a note with the number of active parameters, or "" if all are active.
 
     >>> active_note(46_702_792_704, 12_879_925_248)
     ' (12,879,925,248 active)'
@@ -279,8 +279,8 @@ def print_metrics(console: Console, scores: Sequence[Score], step: int | None = 
 def print_stopped(console: Console, run: Run, result: Result) -> None:
     """Prints that a run was stopped before its last step."""
     words = (
-        f"\nStopped at step {result.step} of {run.steps} as asked; a checkpoint is saved. The same "
-        "command continues from there."
+        f"\nStopped at step {result.step} of {run.steps}, and saved a checkpoint. The same command "
+        "continues."
     )
     console.print(words, time_summary(result.seconds), sep="\n")
 

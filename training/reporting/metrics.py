@@ -20,14 +20,13 @@ class MetricsWriter:
         with MetricsWriter("runs/quickstart") as metrics:
             metrics.write(10, {"loss": 5.1})
 
-    Training does not depend on the files. If they cannot be written, for example on a full disk,
-    `warn` is called once, and lines wait in memory until writing works again. The calling thread
-    does all the writing, so there is no thread to wait for.
+    If files cannot be written, for example on a full disk, `warn` is called once, and lines wait in
+    memory until writing works again.
 
     Args:
       step: the step from which a run resumes. Entries of later steps are removed, so that the files
         equal the files of a run that was not interrupted.
-      trackers: other receivers of the metrics. A tracker that cannot start is left out.
+      trackers: other receivers of the metrics. Trackers that cannot start are left out.
     """
 
     def __init__(
@@ -153,7 +152,7 @@ def set_aside(run_dir: str | Path) -> int:
 def _read(path: Path) -> tuple[list[dict[str, float]], list[int]]:
     """Returns the entries of a file, and the numbers of its damaged lines.
 
-    A damaged last line does not count, since a kill may have cut it short.
+    A damaged last line does not count, since a kill may have truncated it.
     """
     entries = []
     damaged = []

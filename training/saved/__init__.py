@@ -1,1 +1,1 @@
-"""What a run leaves to continue from: checkpoints, results, and the model that it trained."""
+"""Saved parts of a run: checkpoints, results and trained models."""

@@ -4,9 +4,9 @@ A save copies the state to the host and continues in the background. It includes
 array, computed on the device, and of every file of the data position.
 
 A checkpoint is damaged if a checksum differs after loading, or if a part is missing or cannot be
-decoded. A damaged checkpoint is reported and moved away, and the checkpoint before it is used. If
-reading fails for another reason, it is tried again, and then the checkpoint stays where it is.
-Examples are unavailable storage, missing permissions, and a changed library.
+decoded. It is then reported and moved away, and the checkpoint before it is used. If reading fails
+for another reason, such as unavailable storage or missing permissions, it is tried again, and the
+checkpoint stays in place.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _METADATA_FILE = "checksums.json"  # among the files of the data position
 _LOSS = "heldout_loss"  # key in the metadata
-PROCESS_TIMEOUT = 300  # seconds that processes with their own folders wait for each other
+PROCESS_TIMEOUT = 300  # seconds that processes with separate folders wait for each other
 _DIFFERS = "checksum of {} does not agree with what was saved"
 WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
 # Advice about a checkpoint that cannot be read.
@@ -50,7 +50,7 @@ _UNREAD_ADVICE = (
     " It may be sound, so it was left as it is. Run the same command when it can be read; or move "
     "it away, and the run continues from the checkpoint before it."
 )
-_MAX_REMOVED = 20  # largest number of checkpoints in a row that are removed during reading
+_MAX_REMOVED = 20  # maximum number of consecutive checkpoints removed during reading
 
 
 class Restored(NamedTuple):

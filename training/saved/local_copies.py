@@ -4,13 +4,11 @@ Each process writes the arrays of its devices, and its part of the data position
 `FOLDER/CHECKPOINTS/process_NUMBER/STEP`. CHECKPOINTS is a digest of the path of the run's
 checkpoints.
 
-A copy carries an id, which is also stored next to the run's checkpoints. Every start that does not
-resume from a copy draws a new id. Therefore a run that starts from the beginning, rolls back, or
-trained without copies in between never uses older copies.
+A copy has an id, which is also stored next to the run's checkpoints. Every start that does not
+resume from a copy draws a new id, so that older copies become invalid.
 
-Orbax has two managers of local checkpoints. One is experimental, and the other needs a service on
-each host. This module uses Orbax's `Checkpointer` without a primary host, so that it writes to
-local folders.
+This module uses Orbax's `Checkpointer` with `primary_host=None`, which writes to local folders.
+Orbax's managers of local checkpoints are experimental or need a service on each host.
 """
 
 import base64

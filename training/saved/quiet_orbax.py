@@ -1,4 +1,4 @@
-"""Hides what Orbax and Python print about a failed save, whose error is also raised."""
+"""Hides repeated output about a failed save, whose error is raised."""
 
 import functools
 import logging
@@ -22,7 +22,7 @@ def hide_repeated_errors() -> None:
 
 @functools.cache
 def hide_primary_host_warnings() -> None:
-    """Hides Orbax's warning that there is no primary host, which local copies do not need."""
+    """Hides Orbax's warning about `primary_host=None`, which local copies use."""
     logging.getLogger("absl").addFilter(
         lambda record: "disabled for `primary_host=None`" not in record.getMessage()
     )
