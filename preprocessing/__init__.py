@@ -3,9 +3,9 @@
     from pretrax import preprocessing
     preprocessing.Preparation.steps = [@filters.gopher_repetition, @duplicates.near_duplicates]
 
-A `Preparation` is a value: a source, steps, an output and an executor, each a function with
-settings. These functions are in `sources`, `filters`, `duplicates`, `outputs` and `executors`,
-which need the extra `prepare`. No other package uses datatrove.
+A `Preparation` has a source, steps, an output and an executor, each a function with settings, from
+`sources`, `filters`, `duplicates`, `outputs` and `executors`, which need the extra `prepare`. No
+other package uses datatrove.
 """
 
 from .preparation import Preparation

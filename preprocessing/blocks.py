@@ -1,8 +1,8 @@
 """Parts of a pipeline: sources, steps and passes, and the documents between them.
 
-A *step* is what a user lists in a preparation, such as a filter or a deduplication. If the result
-for a document depends on other documents, as for duplicates, the step first has *passes* over all
-documents. Then its *block*, a datatrove `PipelineStep`, runs over the documents of each task.
+A *step* of a preparation is, for example, a filter or a deduplication. If its result depends on
+other documents, it first has *passes* over all documents. Then its *block*, a datatrove
+`PipelineStep`, runs over the documents of each task.
 """
 
 import contextlib
@@ -17,17 +17,17 @@ import zstandard
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
-EXAMPLES_PER_RULE = 3  # number of dropped documents in the report, for each rule and task
+EXAMPLES_PER_RULE = 3  # number of reported dropped documents per rule and task
 EXAMPLE_CHARACTERS = 2_000
-RULE = "filter_reason"  # metadata key under which datatrove writes why it dropped a document
+RULE = "filter_reason"  # datatrove's metadata key for why a document was dropped
 
 
 class Pass(NamedTuple):
-    """Work over all documents before a step can decide about a single document."""
+    """Work over all documents before a step filters single documents."""
 
     name: str
     blocks: Sequence[PipelineStep]
-    tasks: int | None = None  # number of tasks; None means the tasks of the documents
+    tasks: int | None = None  # number of tasks; None: the tasks of the documents
 
 
 class Step(NamedTuple):
@@ -38,22 +38,22 @@ class Step(NamedTuple):
     block: Callable[[str, "DroppedExamples"], PipelineStep]
     passes: Callable[[str], Sequence[Pass]] | None = None  # (folder to write to) -> passes in order
     rule: str = ""  # name of the only rule; "" if the block names its rules
-    version: Sequence[Any] = ()  # plain values that change if other data of the step changes
+    version: Sequence[Any] = ()  # plain values that change if the step's other data changes
 
 
 class Source(NamedTuple):
-    """Raw text, divided into tasks. The division does not depend on the number of workers."""
+    """Raw text, divided into tasks independently of the number of workers."""
 
     name: str
     tasks: int
-    version: Sequence[Any]  # plain values that change if the text or the way to read it changes
+    version: Sequence[Any]  # plain values that change if the text or its reading changes
     # (writer of dropped documents) -> block that yields the documents of a task
     block: Callable[["DroppedExamples"], PipelineStep]
     about: str  # description for the user
 
 
 class DroppedExamples(contextlib.AbstractContextManager):
-    """Saves the first dropped documents of each rule. It is an exclusion writer of datatrove."""
+    """Saves the first dropped documents of each rule, as an exclusion writer of datatrove."""
 
     def __init__(self, folder: str, rule: str):
         self._folder = folder
@@ -79,7 +79,7 @@ class DroppedExamples(contextlib.AbstractContextManager):
 
 
 def examples_in(folder: str) -> dict[str, list[dict[str, str]]]:
-    """Returns the documents that `DroppedExamples` saved for each rule, over all tasks."""
+    """Returns the documents of `DroppedExamples` by rule, over all tasks."""
     merged: dict[str, list[dict[str, str]]] = {}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         with open(os.path.join(folder, name)) as file:
@@ -90,7 +90,7 @@ def examples_in(folder: str) -> dict[str, list[dict[str, str]]]:
 
 
 class WriteDocuments(PipelineStep):
-    """Writes the documents of each task to a separate file, as an atomic write."""
+    """Writes the documents of each task to a separate file, atomically."""
 
     type = "Writer"
     name = "documents"
@@ -120,9 +120,9 @@ def _as_line(document: Document) -> bytes:
 
 
 def _plain(value: Any, levels: int = 100) -> Any:
-    r"""Returns a value that orjson can write.
+    r"""Returns a value for orjson.
 
-    Parts that orjson cannot write become text. Parts below `levels` levels become "…".
+    Parts that orjson does not support become text, and parts below `levels` levels "…".
 
     >>> _plain({"a": 10**30, 1: ["\ud800"]})
     {'a': '1000000000000000000000000000000', '1': ['\\ud800']}

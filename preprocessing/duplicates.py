@@ -55,10 +55,10 @@ def near_duplicates(
 
     The other documents are dropped as `near_duplicate`. A pair of documents with a Jaccard
     similarity s of their n-grams is found with probability 1 - (1 - s^hashes)^buckets. With the
-    defaults, which are FineWeb's settings, this is 0.92 at s = 0.8 and 0.56 at s = 0.7. One
-    document is kept of all documents that are linked by such pairs. Texts are compared in lower
-    case, without punctuation and accents, and with every number as 0. Texts with fewer than
-    `n_gram` words are kept.
+    defaults, which are FineWeb's settings, this is 0.92 at s = 0.8 and 0.56 at s = 0.7. Of all
+    documents linked by such pairs, one is kept. Texts are compared in lower case, without
+    punctuation and accents, and with every number as 0. Texts with fewer than `n_gram` words are
+    kept.
 
     Args:
       n_gram: number of words of an n-gram.
@@ -97,8 +97,7 @@ def decontaminate(
     Args:
       files: paths or patterns of the evaluation texts, as in `sources.files`.
       text_field: field or column that holds the text.
-      n_gram: number of consecutive words that both texts share. Shorter evaluation texts are
-        ignored.
+      n_gram: number of consecutive shared words. Shorter evaluation texts are ignored.
 
     Raises:
       ValueError: if no evaluation text has an n-gram, or a text is malformed.
@@ -125,7 +124,7 @@ def _text(document: Document) -> str:
 class _Index(NGramsDecontFilter):
     """Writes the hashes of all n-grams of texts for `NGramsDecontFilter`.
 
-    datatrove's own indexer always needs the package lighteval.
+    datatrove's indexer needs the package lighteval.
     """
 
     type = "Index"

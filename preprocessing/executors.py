@@ -63,7 +63,7 @@ def slurm(
     """Runs tasks as jobs of a Slurm cluster, whose nodes must share OUT with this machine.
 
     Args:
-      workers: largest number of jobs at a time; None means no limit.
+      workers: maximum number of concurrent jobs. None: no limit.
       partition: partition of the jobs.
       time: time limit of the jobs.
       cpus_per_task: number of CPUs of a task.
@@ -112,8 +112,8 @@ def ray(
 def run_tasks(executor: PipelineExecutor, advance: Callable[[int], None]) -> None:
     """Runs the tasks of an executor that are not complete yet, and waits for all of them.
 
-    Calls `advance` first with the number of tasks that are complete already, and then with the
-    number of newly completed tasks.
+    Calls `advance` first with the number of complete tasks, and then with the number of newly
+    completed tasks.
 
     Raises the error of a task on this machine, and ValueError for a worker that died or for jobs
     that ended before their tasks were complete.
@@ -169,8 +169,8 @@ def cores() -> int:
 class _Local(LocalPipelineExecutor):
     """Runs tasks in worker processes that end when this process ends for any reason.
 
-    datatrove's own executor continues after its parent was killed. A second start would then write
-    the same files at the same time. It also waits forever for a worker that was killed.
+    datatrove's executor continues after its parent was killed, so that a second start would write
+    the same files at the same time, and waits forever for a killed worker.
     """
 
     def run_ranks(self, ranks: Sequence[int], advance: Callable[[int], None]) -> None:
@@ -208,9 +208,8 @@ class _ThisProcess(_Local):
 def _start_forkserver(errors: str) -> None:
     """Starts the server process that workers are forked from, unless it is running.
 
-    The server ignores Ctrl-C. What goes wrong before a worker begins is written to the file
-    `errors`. By default, Python would let the server import from the current folder first, where a
-    file `jax.py` would replace JAX.
+    The server ignores Ctrl-C. Errors before a worker begins are written to the file `errors`. The
+    server does not import from the current folder, where a file `jax.py` would replace JAX.
     """
     os.makedirs(os.path.dirname(errors), exist_ok=True)
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -249,7 +248,7 @@ def _safe_path() -> Iterator[None]:
 
 
 def _begin_worker(alive: Any, errors: str) -> None:
-    """Ends a worker when the process that started it closes a pipe, or dies."""
+    """Ends a worker when its parent closes a pipe or dies."""
     with open(errors, "ab") as file:  # stderr of its parent is the file of the first pass
         os.dup2(file.fileno(), 2)
     # datatrove writes the log of each task to a separate file.
@@ -270,6 +269,6 @@ def _run_rank(executor: PipelineExecutor, rank: int) -> None:
         name_file(error)
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # for example errors of bucket clients, which would break the pool
+        except Exception:  # errors of bucket clients, for example, would break the pool
             raise ValueError(f"Task {rank} raised {type(error).__name__}: {error}") from None
         raise

@@ -33,8 +33,7 @@ from .blocks import Step
 from .words import WORDS
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
-# The lookbehind makes it match only at the start of a run of spaces. Without it, the time would
-# grow with the square of the length of a run.
+# Without the lookbehind, time would grow with the square of the length of a run of spaces.
 _LINE_END = re.compile(r"(?<![ \t])[ \t]*(?:\r\n?|\n)")
 _WITH_AT = re.compile(r"(?<!\S)[^\s@]*+@\S*")
 _BLANK_LINES = re.compile(r"\n{4,}")
@@ -84,9 +83,9 @@ def with_metadata(*, template: str, share: PositiveShare = 1.0) -> Step:
 
         filters.with_metadata.template = "{url}\n\n"
 
-    Models learned from a third less text if each page followed its address (Gao et al. 2025,
-    arXiv:2501.01956). The last tenth of their training had no addresses, so `share` can be set
-    below 1. A document that lacks one of the fields is not changed.
+    Models needed a third less text if each page followed its address (Gao et al. 2025,
+    arXiv:2501.01956), except in the last tenth of training: see `share`. A document without one of
+    the fields is not changed.
 
     Args:
       template: text with the names of fields of a record in braces.
@@ -144,12 +143,11 @@ def _within(least: int, most: int | None, text: str, metadata: dict) -> tuple[bo
 
 
 def rule(*, function: Callable[[str, dict], Any]) -> Step:
-    """Drops documents that your own function does not keep.
+    """Drops documents with your own function.
 
     Args:
-      function: `(text, metadata) -> bool`, whether to keep the document, or `(bool, reason)`.
-        Workers import it by name, so it must be at the top level of a module. If the file of the
-        module changes, the step is run again.
+      function: `(text, metadata) -> bool`, whether to keep the document, or `(bool, reason)`. It
+        must be at the top level of a module. If the module's file changes, the step is run again.
     """
     user_function = as_partial(function).function
     name = name_of(user_function).rpartition(".")[2]
@@ -173,7 +171,7 @@ def gopher_quality(
 ) -> Step:
     """Drops text that is not prose, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, A.1.1).
 
-    A setting of 0 switches its rule off.
+    0 switches a rule off.
 
     Args:
       min_words: smallest number of words of a document.

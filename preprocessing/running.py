@@ -8,9 +8,9 @@ OUT/prepare.work has a folder for each stage:
             dropped/01_STEP/ first documents that each rule dropped
             log/PASS/        datatrove's completions/, stats/ and logs/ of each task
 
-The steps of a stage need only one pass over the documents. A step with its own passes starts a new
-stage. If the fingerprint of a stage has changed, the stage and all later stages are run again. At
-the end OUT/report.json marks the preparation as finished, and OUT/prepare.work is removed.
+The steps of a stage need one pass over the documents. A step with passes starts a new stage. If the
+fingerprint of a stage changes, it and all later stages are run again. At the end OUT/report.json
+marks the preparation as finished, and OUT/prepare.work is removed.
 """
 
 import collections
@@ -105,7 +105,7 @@ def run(
     workers: int | None,
     watch: Watch,
 ) -> list[StepReport]:
-    """Runs what is not done yet, and returns a report of each step. Raises errors of tasks."""
+    """Runs the missing parts, and returns a report of each step. Raises errors of tasks."""
 
     def run_pass(description: str, blocks: Sequence[PipelineStep], tasks: int, log: str) -> None:
         with watch(description, tasks) as advance:
@@ -200,7 +200,7 @@ def stages_of(
 
 
 def _begin(stage: Stage, clear: Callable[[], None] = lambda: None) -> None:
-    """Calls `clear` and makes the folder of a stage, unless it exists with this fingerprint."""
+    """Makes the folder of a stage after `clear`, unless it exists with this fingerprint."""
     file = os.path.join(stage.folder, _MADE_OF)
     if os.path.exists(file) and read_json(file) == stage.fingerprint:
         return
@@ -210,7 +210,7 @@ def _begin(stage: Stage, clear: Callable[[], None] = lambda: None) -> None:
 
 
 def _clear(out: str) -> None:
-    """Removes the files of an output with other settings, and nothing else."""
+    """Removes only the files of an output with other settings."""
     for path in (os.path.join(out, name) for name in WRITTEN):
         if os.path.isdir(path):
             shutil.rmtree(path)

@@ -3,7 +3,7 @@
     preprocessing.Preparation.source = @sources.files
     sources.files.files = "raw/*.jsonl.zst, s3://bucket/more/*.parquet"
 
-A source divides its text into tasks. The division depends only on the sizes of the files.
+A source divides its text into tasks by the sizes of its files.
 """
 
 import functools
@@ -34,7 +34,7 @@ from ..settings.user_modules import import_module
 from .blocks import DroppedExamples, Source
 from .repositories import documents, repositories_in
 
-MAX_TASKS = 512  # the search for near duplicates keeps a file of each task open
+MAX_TASKS = 512  # the search for near duplicates opens a file per task
 
 
 class FileRange(NamedTuple):
@@ -56,9 +56,9 @@ def files(
     """Reads plain text, source code, JSONL, Parquet, Arrow, WARC and WET, also as .gz or .zst.
 
     Args:
-      files: paths or glob patterns (`**` for any depth), as a list or separated by commas. With a
-        protocol such as s3:// they are in a bucket. A path may also be a folder that Hugging Face's
-        `datasets` saved.
+      files: paths or glob patterns (`**` for any depth), as a list or separated by commas. They may
+        be in a bucket, such as s3://. A path may also be a folder that Hugging Face's `datasets`
+        saved.
       text_field: field or column with the text; other fields are the metadata of the document.
       on_malformed: "error" stops at the first record that cannot be read; "skip" counts them.
       task_bytes: number of bytes that a task reads. It is raised if there would be more than 512
@@ -82,8 +82,8 @@ def sequences(
 ) -> Source:
     """Reads DNA, RNA or proteins from FASTA and FASTQ, also as .gz, .bgz or .zst.
 
-    A document has the letters of a record between two runs of N, or a window of them. Its id is the
-    id of its record.
+    A document is a record's letters between runs of N, or a window of them, with the id of the
+    record.
 
     Args:
       files: paths or glob patterns, as in `sources.files`.
@@ -121,9 +121,9 @@ def repositories(
 ) -> Source:
     """Reads source code by repository: all files of a folder form one document.
 
-    Files are in the order of their names, but a Python file follows the files that it imports. See
-    `preprocessing.repositories` for the papers. The metadata of a document are `repository`, the
-    name of the folder, and the number of its `files`.
+    Files are in the order of their names, but a Python file follows the files that it imports
+    (`preprocessing.repositories`). The metadata are `repository`, the name of the folder, and the
+    number of `files`.
 
     Args:
       folders: paths or glob patterns of folders, such as "repos/*", as a list or separated by
@@ -245,8 +245,8 @@ def seqio_task(
       name: name of the task, your own or from `tasks.seqio.tfds_tasks`.
       split: split to read.
       feature: feature with the text.
-      module: module or file that registers the task. If it changes, the text is read again.
-        Changes of modules that it imports and of the task's data are not noticed.
+      module: module or file that registers the task. If it changes, the text is read again. Other
+        changes are not noticed.
       data_dir: folder of TensorFlow Datasets; None means ~/tensorflow_datasets.
 
     Raises ValueError for a mixture, and for a split or feature that the task does not have.
@@ -317,7 +317,7 @@ def shares_of(sizes: Mapping[str, int], share_bytes: int) -> list[list[FileRange
 
 
 class _Read(PipelineStep):
-    """Yields the documents of a task, and counts its bad records. `read` takes the task's rank."""
+    """Yields the documents of a task, and counts its bad records."""
 
     type = "Reader"
     name = "read"

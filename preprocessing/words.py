@@ -14,18 +14,18 @@ _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]]*(?:\s+|$)|[。！�
 
 
 class Words(WordTokenizer):
-    """Splits words at spaces, as Gopher's rules count words (arXiv:2112.11446, table A1).
+    """Splits words at spaces, as in Gopher's rules (arXiv:2112.11446, table A1).
 
     >>> Words().word_tokenize("It's 3.5 km, 東京")
     ["It's", '3.5', 'km,', '東', '京']
 
-    datatrove's own word tokenizers need spaCy or Stanza and a model for each language. They also
-    count punctuation as words.
+    datatrove's word tokenizers need spaCy or Stanza with a model for each language, and count
+    punctuation as words.
     """
 
     def __init__(self):
         super().__init__()
-        # The words of the last document, since several rules ask for them.
+        # words of the last document, for several rules
         self._last: tuple[str, list[str]] = ("", [])
 
     def word_tokenize(self, text: str) -> list[str]:

@@ -17,14 +17,14 @@ class Choice(NamedTuple):
     entry: Entry | None = None  # None for an objective that is not in the catalog
     model: Callable | None = None  # the run's (vocabulary rows, heads) -> model, if it has one
     corpus: Callable | None = None  # the run's corpus, if it has one
-    mark_document_ends: bool | None = None  # None applies the default of the objective
+    mark_document_ends: bool | None = None  # None: the objective's default
     packing: str | None = None  # the run's packing, if it has one
     # Number of slots of the run's stacks, for all rows or for each shape of rows.
     sequence_lengths: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None
     mean_span_length: float | None = None  # mean length of hidden spans, if it is set
 
     def facts(self, layout: str) -> list[str]:
-        """Returns lines on what the objective is good for, its model and its paper."""
+        """Returns lines on the objective's uses, its model and its paper."""
         model = layout.replace("_", "-")
         if self.entry is None:
             return [f"Model: {model}"]
@@ -51,8 +51,8 @@ def layout_of(entry: Entry) -> str:
 def layout_for(choice: Choice, ids: TokenIds) -> str:
     """Returns the layout of an objective.
 
-    It is the layout of the run's model, else the layout in the catalog, else the first layout that
-    has the objective's features.
+    It is the layout of the run's model, or of the catalog, or else the first that supports the
+    objective.
 
     >>> layout_for(Choice("mine", objectives.causal_lm), ids)
     'decoder'
@@ -60,7 +60,7 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
     Raises ValueError if no layout has the objective's features.
     """
     if choice.model is not None:
-        # The layout does not depend on the number of classes, so two will do if a run counts them.
+        # The layout does not depend on the number of classes.
         return choice.model(ids.size, with_corpus_classes(choice.build(ids), 2).facts.heads).layout
     if choice.entry:
         return layout_of(choice.entry)
@@ -69,7 +69,7 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
     )
     if not layouts:
         raise ValueError(
-            f"No model can learn from the features of {choice.name}: expected features of an "
+            f"No layout supports the features of {choice.name}: expected features of an "
             "encoder-decoder, an encoder or a decoder."
         )
     return layouts[0]

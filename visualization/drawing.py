@@ -17,15 +17,15 @@ from .picture import Example, Picture
 from .pieces import marked, marked_ranges
 from .rows import ShownObjective, first_stack, longest_document, shown_objectives, view_of
 
-MAX_MEMBERS = 8  # largest number of members of a mixture that are shown
+MAX_MEMBERS = 8  # maximum number of shown members
 
 
 class ShownText(NamedTuple):
-    """The text that an objective is shown on."""
+    """The text of a picture."""
 
     reader: Reader
     documents: Sequence[np.ndarray]  # documents of one row, i32[n] each
-    other: np.ndarray  # i32[n] other text, for objectives that pair a row with the next row
+    other: np.ndarray  # i32[n] other text, for the partner row
     is_own: bool = True  # whether the user gave the text; other text is shortened until it fits
 
 
@@ -52,8 +52,7 @@ def picture(
       layout: layout of the model; by default the layout that suits the objective.
       count: number of examples of each member; by default three, or one for a mixture.
       slots: number of slots of the first stack, which limits the length of the text.
-      hide: pieces of the text to hide, or ranges of its tokens, instead of tokens that the
-        objective would draw.
+      hide: pieces of the text to hide, or ranges of its tokens, instead of random tokens.
 
     Raises:
       ValueError: if `check_objective` rejects an objective of the user, if the documents are too
@@ -79,7 +78,7 @@ def picture(
     ]
     facts = choice.facts(layout)
     if objective.adaptation:
-        facts.append("Noise: adapts to the model in training, and is shown as at the start")
+        facts.append("Noise: adapts to the model in training; the picture shows the initial noise")
     left = len(members) - len(shown)
     return Drawn(Picture(choice.name, layout, facts, examples, members_left=left), shown)
 
@@ -87,7 +86,7 @@ def picture(
 def _closed(
     documents: Iterable[np.ndarray], choice: Choice, objective: Objective, ids: TokenIds
 ) -> list[np.ndarray]:
-    """Returns documents as training gives them to the objective.
+    """Returns documents as in training.
 
     They end with end-of-sequence if the run marks the ends of documents and the objective does not
     read parts.

@@ -1,4 +1,4 @@
-"""Describes a row token by token: the kind of each token, its slot in the row, its prediction."""
+"""Describes the tokens of a row: their kinds, slots and predictions."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from .tracing import read
 
 NOISED = "noised"  # noised copies of a decoder's tokens, displayed as a stack
 CLOSING = frozenset(".,;:!?)]}")  # words without a space before them
-POOLED = "slots whose hidden state stands for a text or a pair of texts"
+POOLED = "slots whose hidden state represents a text or a pair of texts"
 # (name, title, stack of the queries, stack of the keys, column of the batch) of attention patterns
 PATTERNS = (
     ("encoder", "encoder attends to itself", "encoder", "encoder", "encoder_key_intervals"),
@@ -155,7 +155,7 @@ def surfaces(reader: Reader, tokens) -> list[str]:
         if token in reader.names or "\ufffd" not in reader.decode([token]):
             texts.append(reader.names.get(token) or reader.surface(token))
             continue
-        # Part of a character: take the tokens that complete it, or only this token.
+        # part of a character: take the tokens that complete it, or only this token
         parts = [token, *itertools.takewhile(lambda t: t not in reader.names, after)]
         counts = range(2, len(parts) + 1)
         whole = next((k for k in counts if "\ufffd" not in reader.decode(parts[:k])), 1)
@@ -322,7 +322,7 @@ def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
 
 def _pools(view: ModelView, row: int, objective: Objective) -> list[str]:
     """Returns for example "slot 4: class 1, swapped" for each pooled slot."""
-    # An objective without inputs has pools only to count its segments.
+    # Without inputs, pools only count segments.
     if "pools_slots" not in view.batch or "inputs" not in view.features:
         return []
     names = next((form.classes for form in objective.facts.prompt_forms if form.classes), ())

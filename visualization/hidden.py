@@ -1,4 +1,4 @@
-"""Finds which tokens of a row are hidden, predicted or left out, exactly and for any objective."""
+"""Finds the hidden, predicted and left-out tokens of a row, for any objective."""
 
 import numpy as np
 
@@ -43,9 +43,9 @@ def predicted_tokens(view: ModelView) -> np.ndarray:
 def hides(view: ModelView, row: int, requested: np.ndarray) -> bool:
     """Returns whether exactly the requested tokens of a row, bool[L], are hidden.
 
-    Without inputs, as in fill-in-the-middle, hidden tokens are predicted after all other tokens. If
-    there are several runs of them, each follows a special token. With stand-ins, hidden tokens are
-    the tokens for which later slots are given a stand-in.
+    Without inputs, as in fill-in-the-middle, hidden tokens are predicted after all other tokens,
+    and several runs follow a special token each. With stand-ins, hidden tokens are those with a
+    stand-in.
     """
     wanted = requested & _is_text(view)[row]
     if "inputs" in view.features:

@@ -110,7 +110,7 @@ def card(content: str) -> str:
 
 
 def folded(title: str, content: str, is_open: bool = False) -> str:
-    """Returns a card that shows only its title until it is opened; title and content are HTML."""
+    """Returns a folded card. Title and content are HTML."""
     shown = " open" if is_open else ""
     return f'<details class="card"{shown}><summary>{title}</summary>\n{content}</details>\n'
 
@@ -122,7 +122,7 @@ def tiles(figures: Iterable[tuple[str, str]]) -> str:
 
 
 def legend(marks: Iterable[str]) -> str:
-    """Returns a legend; the marks and their explanations are HTML."""
+    """Returns a legend of HTML marks."""
     return f'<div class="legend">{"".join(f"<span>{mark}</span>" for mark in marks)}</div>\n'
 
 

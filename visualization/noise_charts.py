@@ -91,7 +91,7 @@ def _draw_spans(axes, noise: Statistics) -> None:
     last = max(int(np.searchsorted(np.cumsum(share), 0.995)) + 1, first + 2)
     last = min(last, counts.size - 1)
     shown = slice(first, last + 1)
-    # Many lengths are grouped into bins, and a bar is the mean over the lengths of its bin.
+    # Lengths are grouped into bins, and a bar is the mean over its lengths.
     edges = np.arange(first, last + 1, -(-(last + 1 - first) // BARS))
     sizes = np.diff(np.append(edges, last + 1))
     heights = np.add.reduceat(share[shown], edges - first) / sizes

@@ -23,7 +23,7 @@ def with_statistics(
     """Returns the picture with the statistics of each member, counted on its share of the rows.
 
     Args:
-      stream: i32[n] text that rows are cut from.
+      stream: i32[n] text of the rows.
       slots: number of slots of the first stack, which each row fills.
     """
     measured = [
