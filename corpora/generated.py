@@ -76,16 +76,16 @@ def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:
     for text, ids in itertools.chain(encoded.items(), documents):
         if tokenizer.unknown is not None and tokenizer.unknown in ids:
             raise ValueError(
-                f"{name} draws {text!r:.80}, which has a word that is not in the vocabulary of "
-                f"{tokenizer.size} tokens, expected all words of documents, questions and answers: "
-                "raise vocabularies.trained.size, and use every word of a question in a document."
+                f"{name} has the text {text!r:.80} with a word that is not in the vocabulary of "
+                f"{tokenizer.size} tokens: raise vocabularies.trained.size, and use every word of "
+                "a question in a document."
             )
     for question in questions:
         if len({tuple(encoded[answer]) for answer in question.answers}) < len(question.answers):
             raise ValueError(
-                f"{name} asks {question.text!r:.80} with answers {question.answers!r:.80}, but the "
-                "vocabulary encodes two of them as the same tokens, expected different tokens: "
-                "change the answers or the vocabulary."
+                f"{name} has the question {question.text!r:.80}, but the vocabulary encodes two of "
+                f"its answers {question.answers!r:.80} as the same tokens: change the answers or "
+                "the vocabulary."
             )
 
 

@@ -1,11 +1,10 @@
-"""Synthetic tasks: functions that draw text and questions with known answers from a seed.
+"""Synthetic tasks: functions that generate text, and questions with known answers, from a seed.
 
     training.Run.corpus = @corpora.synthetic_documents
     corpora.synthetic_documents.task = @synthetic_tasks.reversal
 
-The eval metric `synthetic_questions` asks a run the questions of the synthetic task that it was
-trained on. Your own synthetic task is a function `(*, seed) -> SyntheticTask`
-(docs/synthetic_tasks.md).
+The eval metric `synthetic_questions` evaluates a run on the questions of its synthetic task. Your
+own synthetic task is a function `(*, seed) -> SyntheticTask` (docs/synthetic_tasks.md).
 """
 
 from .digit_sums import arithmetic

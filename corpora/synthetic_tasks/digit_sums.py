@@ -1,13 +1,12 @@
-"""A synthetic task of additions. Sums are written from the first digit or from the last digit.
+"""A synthetic task of additions, with sums written from the first or from the last digit.
 
     3 4 5 + 1 2 9 = 0 4 7 4        plain
     3 4 5 + 1 2 9 = 4 7 4 0        reversed
 
 Lee et al. 2023, "Teaching Arithmetic to Small Transformers" (arXiv:2307.03381): the last digit of a
-sum depends on two digits, and every other digit depends on two digits and a carry. Causal models
-therefore learn sums from fewer examples if the last digit is written first. In the usual order, all
-carries must be known before the first digit. A model that predicts masks may write in any order.
-The paper's numbers have no leading zeros. Here all numbers have the same number of digits.
+sum depends on two digits, and every other digit also on a carry. Causal models therefore learn sums
+from fewer examples if the last digit is written first. Masked models may write in any order. The
+paper's numbers have no leading zeros; here all numbers have the same number of digits.
 """
 
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ def sum_text(one: int, other: int, total: int, digits: int, order: DigitOrder) -
 
 
 def long_carry(rng: np.random.Generator, digits: int) -> tuple[int, int]:
-    """Returns two numbers with a pair of digits that add up to 9 and pass a carry on.
+    """Returns two numbers with a pair of digits that add up to 9 and propagate a carry.
 
     long_carry(np.random.default_rng(0), 3)    # (256, 149): 5 + 4 passes on the carry of 6 + 9
     """
@@ -62,11 +61,10 @@ def arithmetic(
         corpora.synthetic_documents.task = @synthetic_tasks.arithmetic
         synthetic_tasks.arithmetic.order = "reversed"
 
-    Kinds of questions: `sum` asks for the sum of two random numbers. `long_carry` asks for a sum in
-    which a pair of digits that add up to 9 passes a carry on. No document adds the two numbers of a
-    question, in either order. In a wrong answer, one digit of the sum is increased or decreased by
-    1. Synthetic tasks that differ only in `order` have the same numbers in the same order, and the
-    same answers.
+    Kinds of questions: `sum` for random numbers, and `long_carry` for numbers in which a pair of
+    digits that add up to 9 propagates a carry. No document has the two numbers of a question, in
+    either order. In a wrong answer, one digit of the sum is off by 1. Tasks that differ only in
+    `order` have the same numbers and answers.
 
     Args:
       digits: number of digits of each number. A sum has one more digit.

@@ -39,14 +39,14 @@ _REGIONS = {  # beginnings of names of the states of each region
 
 @checked
 def genes(*, seed: int, documents: Count = 20_000, sites: Count = 60) -> SyntheticTask:
-    """DNA with genes on both strands; questions ask for the likeliest letter.
+    """DNA with genes on both strands, with questions about the most likely letter.
 
         corpora.synthetic_documents.task = @synthetic_tasks.genes
 
     The kinds of questions and sites are `conserved` for letters of promoters, start and stop codons
     and the ends of introns, and `free` for letters between genes, in spacers and within introns.
-    The right answer of a question is the likeliest letter given the rest of the sequence. The
-    grammar is the same for every seed.
+    The correct answer is the most likely letter given the rest of the sequence. The grammar is the
+    same for every seed.
 
     Args:
       documents: number of training sequences; a twentieth more is held out.

@@ -1,11 +1,10 @@
-"""A synthetic task of keys and values: which value followed this key when it was last read?
+"""A synthetic task of keys and values: associative recall.
 
     k3 v9 k1 v4 k7 v2 : k7 v2 k3 v9 k1 v4
 
-Arora et al. 2023, "Zoology" (arXiv:2312.04927): multi-query associative recall. Each document draws
-new pairs, and then repeats every key with its value in another order. The first half can only be
-guessed, and the values of the second half can be looked up. The paper uses up to 64 pairs from a
-vocabulary of 8,192 tokens, and leaves gaps between the repeated keys.
+Arora et al. 2023, "Zoology" (arXiv:2312.04927): multi-query associative recall. Each document has
+new pairs, and then the same pairs in another order, whose values can be looked up. The paper uses
+up to 64 pairs from a vocabulary of 8,192 tokens, and leaves gaps between the repeated keys.
 """
 
 from collections.abc import Sequence
@@ -38,18 +37,16 @@ def recall(
     values: AtLeastTwo = 32,
     questions: Count = 200,
 ) -> SyntheticTask:
-    """Pairs of keys and values, repeated in another order. Questions ask for the value of a key.
+    """Pairs of keys and values, repeated in another order, with questions about the value of a key.
 
         corpora.synthetic_documents.task = @synthetic_tasks.recall
 
-    Kinds of questions: `last` asks for the last value, and every model reads all of the document
-    before it. `first` asks for the first repeated value. A causal model has then read only the
-    pairs, but a model that predicts masks also reads the following text. The candidate answers are
-    the values of the document.
+    Kinds of questions: `last` for the last value, and `first` for the first repeated value, before
+    which a causal model reads only the pairs, while a masked model also reads the following text.
+    The candidate answers are the values of the document.
 
-    A model that reads all other repeated pairs does not need to look up the key, since the answer
-    is the only value that is not repeated. This is the case for `last` with every model, and for
-    `first` with a model that predicts masks. Only `first` with a causal model requires the look-up.
+    Only `first` with a causal model requires a look-up. Otherwise the answer is the only value that
+    is not repeated.
 
     Args:
       documents: number of training documents; a twentieth more is held out.

@@ -77,7 +77,7 @@ def list_questions(
 ) -> list[SyntheticQuestion]:
     """Returns `count` questions for each number of examples in `shots`.
 
-    A question asks for the label of the last word of a list, after the last examples before it. All
+    A question is about the label of the last word of a list, after the last examples before it. All
     numbers use the same lists. The kind of a question is, for example, `after_8`.
     """
     lists = [word_list(rng, max(shots) + 1) for _ in range(count)]
@@ -100,7 +100,7 @@ def _question(examples: Sequence[LabeledWord]) -> SyntheticQuestion:
 def word_lists(
     *, seed: int, lists: Count = 20_000, examples: AtLeastTwo = 16, questions: Count = 200
 ) -> SyntheticTask:
-    """Lists of labeled words. Questions ask for the label of the last word of a list.
+    """Lists of labeled words, with questions about the label of the last word.
 
         corpora.synthetic_documents.task = @synthetic_tasks.word_lists
 

@@ -1,4 +1,4 @@
-"""A synthetic task of strings of a context-free grammar: does the grammar accept the model's text?
+"""A synthetic task of strings of a context-free grammar.
 
 Allen-Zhu & Li 2023, "Physics of Language Models: Part 1" (arXiv:2305.13673): each symbol has a
 level and two rules. A rule replaces the symbol with two or three symbols of the level below, down
@@ -85,13 +85,13 @@ def grammar(
     hidden: Annotated[int, Ge(1), Le(4)] = 3,
     questions: Count = 60,
 ) -> SyntheticTask:
-    """Strings of a grammar that is drawn from the seed; questions ask for hidden terminals.
+    """Strings of a grammar drawn from the seed, with questions about hidden terminals.
 
         corpora.synthetic_documents.task = @synthetic_tasks.grammar
 
     The kind of questions is `filled_in`. The answers are all sequences of `hidden` terminals, and
-    an answer is correct if the grammar generates the string with it. The synthetic task `accepts`
-    the strings of the grammar.
+    an answer is correct if the grammar generates the completed string. The task's `accepts` tests
+    for strings of the grammar.
 
     Much of an answer follows from nearby terminals. For one grammar (seed 0), a guess of the most
     frequent three terminals in a row is correct for a share of 0.33. Guesses from the most frequent

@@ -69,7 +69,7 @@ def brackets(
     questions: Count = 200,
     choices: AtLeastTwo = 4,
 ) -> SyntheticTask:
-    """Balanced brackets of four kinds. Questions ask for the brackets in a gap.
+    """Balanced brackets of four kinds, with questions about the brackets in a gap.
 
         corpora.synthetic_documents.task = @synthetic_tasks.brackets
 
@@ -77,7 +77,7 @@ def brackets(
     blank, and the last one opens a bracket that is closed after it. Only the correct answer of this
     length balances the document. A wrong answer closes the same brackets and then opens the same
     number of brackets of other kinds. It is equally likely given the text before the blank, so a
-    model that ignores the text after the blank scores at chance. The synthetic task `accepts`
+    model that ignores the text after the blank scores at chance. The task's `accepts` tests for
     balanced documents.
 
     Args:

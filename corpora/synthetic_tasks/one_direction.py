@@ -1,4 +1,4 @@
-"""A synthetic task of facts that are read in one order and asked in the reverse order.
+"""A synthetic task of facts that are learned in one order and tested in the reverse order.
 
     Dakiru is the composer of Velomi        (read)
     the composer of Velomi is …             (asked)
@@ -6,10 +6,9 @@
 Berglund et al. 2023, "The Reversal Curse" (arXiv:2309.12288, experiment 1): there are three groups
 of invented people. Texts about the first group begin with the name, and texts about the second
 group begin with the description. The third group has texts in both orders, from which a model can
-learn that both orders mean the same. Each fact is read in several wordings and asked in another
-wording. Allen-Zhu & Li 2023 (arXiv:2309.14316) found that a model can extract a fact only if it has
-read several wordings. A causal model answers in the order that it has read, and guesses in the
-reverse order.
+learn that both orders mean the same. Questions use a new wording, since a model can extract a fact
+only if it has read several wordings (Allen-Zhu & Li 2023, arXiv:2309.14316). A causal model answers
+in the order that it has read, and guesses in the reverse order.
 
 Names and titles are invented words of one token. The wordings, the job and the title of each person
 are drawn from the seed.
@@ -53,8 +52,8 @@ def reversal(*, seed: int, people: AtLeastTwo = 30, choices: AtLeastTwo = 10) ->
 
         corpora.synthetic_documents.task = @synthetic_tasks.reversal
 
-    Kinds of questions: `reversed` asks in the order that no document about the person has.
-    `as_read` asks in the order of the documents, with a wording that they do not use.
+    Kinds of questions: `reversed` in the order that no document about the person has, and `as_read`
+    in the order of the documents, with a new wording.
 
     Args:
       people: number of people in each of the three groups.

@@ -1,4 +1,4 @@
-"""A synthetic task of star graphs: to take the first step to a goal, one must look ahead.
+"""A synthetic task of star graphs, whose paths require planning.
 
     7 2 | 4 9 | 9 1 | 4 7 / 4 1 = 4 9 1
 
@@ -71,11 +71,11 @@ def star_graphs(
 
     There are three kinds of questions. Each has one candidate answer for each arm.
 
-    - `path` asks for all nodes between the source and the goal. A model that predicts masks may
-      begin at the goal, where an edge shows the node before it.
-    - `first_node` asks for the node after the source. All following nodes up to the goal are hidden
-      from a model that predicts masks, too.
-    - `next_node` asks for the node after the first node, which an edge shows.
+    - `path`: all nodes between the source and the goal. A model that predicts masks may begin at
+      the goal, where an edge shows the node before it.
+    - `first_node`: the node after the source. All following nodes up to the goal are also hidden
+      from a masked model.
+    - `next_node`: the node after the first node, which an edge shows.
 
     Args:
       graphs: number of training graphs; a twentieth more is held out.

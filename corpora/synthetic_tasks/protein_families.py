@@ -24,8 +24,8 @@ BACKGROUND: Mapping[str, float] = {
 # columns that hardly differ from the background.
 CONCENTRATIONS = (0.2, 3.0, 30.0)
 MIXED = 0.05  # share of the background in each column, so that every residue may be learned
-CONSERVED = 0.8  # least probability of the likeliest residue of a conserved column
-FREE = 0.35  # largest probability of the likeliest residue of a free column
+CONSERVED = 0.8  # least probability of the most likely residue of a conserved column
+FREE = 0.35  # largest probability of the most likely residue of a free column
 
 
 @checked
@@ -38,13 +38,13 @@ def proteins(
     gap: OpenShare = 0.03,
     sites: Count = 60,
 ) -> SyntheticTask:
-    """Proteins of families that are drawn from the seed; questions ask for the likeliest residue.
+    """Proteins of families drawn from the seed, with questions about the most likely residue.
 
         corpora.synthetic_documents.task = @synthetic_tasks.proteins
 
     The kinds of questions and sites are `conserved` and `free`, by the column that emitted the
-    residue. The right answer of a question is the likeliest residue under the mixture of families,
-    given the rest of the protein.
+    residue. The correct answer is the most likely residue under the mixture of families, given the
+    rest of the protein.
 
     Args:
       documents: number of training proteins; a twentieth more is held out.
@@ -111,5 +111,5 @@ def profile(
 
 
 def _kind(emissions_A: np.ndarray) -> str:
-    likeliest = emissions_A.max()
-    return "conserved" if likeliest >= CONSERVED else "free" if likeliest <= FREE else ""
+    largest = emissions_A.max()
+    return "conserved" if largest >= CONSERVED else "free" if largest <= FREE else ""

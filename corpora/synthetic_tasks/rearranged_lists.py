@@ -48,7 +48,7 @@ def rearranging(
     questions: Count = 200,
     choices: AtLeastTwo = 4,
 ) -> SyntheticTask:
-    """Lists that are sorted, reversed or copied, in turn. Questions ask for the resulting list.
+    """Lists that are sorted, reversed or copied, in turn, with questions about the resulting list.
 
         corpora.synthetic_documents.task = @synthetic_tasks.rearranging
 

@@ -133,7 +133,7 @@ def _drawn(
             yield batch[k]
     raise ValueError(
         f"Got lengths of {shortest} to {longest} letters, which too few of the drawn sequences "
-        "have, expected a range of usual lengths: widen it, or ask for fewer sites."
+        "have, expected a range of usual lengths: widen it, or lower the number of sites."
     )
 
 

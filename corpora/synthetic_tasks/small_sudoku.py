@@ -88,7 +88,7 @@ def sudoku(
     questions: Count = 200,
     choices: AtLeastTwo = 4,
 ) -> SyntheticTask:
-    """Sudoku puzzles of four rows with their solutions. Questions ask for the solution of a puzzle.
+    """Sudoku puzzles of four rows with their solutions, and questions about the solution.
 
         corpora.synthetic_documents.task = @synthetic_tasks.sudoku
 

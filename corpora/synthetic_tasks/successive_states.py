@@ -68,8 +68,8 @@ def processes(
     Kinds of pairs: in `order`, the wrong pair is the two halves of a text swapped. In `belongs`,
     the wrong pair has the second half of a text about another process.
 
-    Both kinds of questions are about the first sentence of the second half. `state` asks for its
-    state, which follows from the previous sentence, and `name` asks for its name. A state does not
+    Both kinds of questions are about the first sentence of the second half: `state` about its
+    state, which follows from the previous sentence, and `name` about its name. A state does not
     occur twice in a text. A reader who knows only this, and excludes answers that were read, is
     correct for a share of 0.29 of `state`, or 0.32 after reading the following text, too. The
     chance is 0.25.

@@ -58,7 +58,7 @@ class SyntheticSite(NamedTuple):
 
     @property
     def question(self) -> SyntheticQuestion:
-        """The question for the likeliest candidate."""
+        """A question whose correct answer is the most likely candidate."""
         ranked = sorted(zip(self.log_likelihoods, self.answers), reverse=True)
         return SyntheticQuestion(self.kind, self.text, tuple(answer for _, answer in ranked))
 
@@ -200,18 +200,18 @@ def _check_question(name: str, question: Any) -> None:
     answers = question.answers if isinstance(question, SyntheticQuestion) else None
     if not isinstance(answers, list | tuple) or not all(isinstance(x, str) for x in answers):
         raise ValueError(
-            f"{name} asks {question!r:.200} with answers {answers!r:.80}, expected a "
-            "`corpora.synthetic_tasks.SyntheticQuestion` with a tuple of texts: "
+            f"{name} has the question {question!r:.200} with the answers {answers!r:.80}, expected "
+            "a `corpora.synthetic_tasks.SyntheticQuestion` with a tuple of texts: "
             "SyntheticQuestion('capitals', 'The capital of France is', (' Paris', ' Rome'))."
         )
     duplicates = [answer for answer in answers if answers.count(answer) > 1]
     if duplicates:
         raise ValueError(
-            f"{name} asks {question!r:.200} with the answer {duplicates[0]!r} more than once, "
-            "expected different answers: leave the right answer out of the wrong answers."
+            f"{name} has the question {question!r:.200} with a repeated answer {duplicates[0]!r}: "
+            "leave the correct answer out of the wrong answers."
         )
     if not question.kind.isidentifier() or not 0 < question.right < len(answers):
         raise ValueError(
-            f"{name} asks {question!r:.200}, expected a kind such as 'capitals', and answers of "
-            "which the first `right` are right and at least one is wrong."
+            f"{name} has the question {question!r:.200}, expected a kind such as 'capitals', and "
+            "answers with the first `right` correct and at least one wrong."
         )
