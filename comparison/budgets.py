@@ -175,7 +175,6 @@ def _tokens_read(plan: Plan) -> Iterator[int]:
 
 
 def _targets_predicted(plan: Plan) -> Iterator[int]:
-    """Yields the total number of targets predicted up to each step."""
     return itertools.accumulate(sum(terms.values()) for _, terms in targets_of_steps(plan))
 
 

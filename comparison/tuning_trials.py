@@ -80,7 +80,6 @@ def tune(
 
 
 def _kept_losses(directory: str) -> dict[tuple[str, float, int, int], float]:
-    """Returns the kept losses, by variant, value, round and seed."""
     return {tuning_trial[:4]: tuning_trial.loss for tuning_trial in read_tuning_trials(directory)}
 
 

@@ -26,7 +26,6 @@ VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  #
 
 
 def _static(**settings):
-    """Returns a dataclass field that is static under `jax.jit`."""
     return dataclasses.field(metadata={"static": True}, **settings)
 
 

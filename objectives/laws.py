@@ -430,7 +430,6 @@ LONG_DOCUMENT = 15  # tokens of a document that is long enough to have text amon
 
 
 def _few_rows(case: LawExamples) -> dict:
-    """Returns a batch of the last rows."""
     return _batch_of(case, corrupted(case), [-2, -1])
 
 

@@ -257,7 +257,6 @@ def _rates(row: StackRow, batch: dict) -> dict:
 
 
 def _single(arrange=unchanged) -> dict:
-    """Returns a function for both a decoder and an encoder."""
     return {"decoder": arrange, "encoder": arrange}
 
 

@@ -82,7 +82,6 @@ def mass(
 
 
 def _fragment_length(n, share, xp=jnp):
-    """Returns the number of tokens in the fragment of a document of n tokens."""
     return xp.minimum(xp.maximum(round_ratio(n * share[0], share[1]), 1), n)
 
 

@@ -180,7 +180,6 @@ def _mean_of_each(x_L, counts, segments, count: int):
 
 
 def _eligible(tokens, segments, selection: Selection):
-    """Returns bool[L]: the tokens that may be chosen."""
     return is_text(tokens, selection.text) & (segments > 0)
 
 
@@ -262,7 +261,6 @@ def _unit_starts(key, tokens, segments, count, eligible, selection):
 
 
 def _shifted(x_L):
-    """Returns x shifted right by one slot, with zero in the first slot."""
     return jnp.concatenate([jnp.zeros_like(x_L[:1]), x_L[:-1]])
 
 

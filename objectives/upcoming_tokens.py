@@ -131,7 +131,6 @@ def _first_occurrences(tokens, live):
 
 
 def _places(tokens):
-    """Returns i32[..., N]: 0 … N - 1 along the last axis."""
     return lax.broadcasted_iota(jnp.int32, tokens.shape, tokens.ndim - 1)
 
 

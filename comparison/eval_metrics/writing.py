@@ -192,7 +192,6 @@ def finetuned_writer(
 
 
 def _loss(model, params, batch, is_scored_BxT):
-    """Returns the nats per token of the answers."""
     return -jnp.sum(next_log_probs(model, params, batch) * is_scored_BxT) / jnp.sum(is_scored_BxT)
 
 

@@ -392,7 +392,6 @@ _INEXPRESSIBLE = (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionE
 
 
 def _round_trip(config: Config, written: Any, family: Family) -> Config:
-    """Returns the `Config` read back from the config.json of `written`."""
     return _read_back(config, family.config(written) | {"model_type": family.model_type}, family)
 
 

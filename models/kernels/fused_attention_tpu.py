@@ -101,7 +101,6 @@ def _flat(blocks):
 
 
 def _visible(s, before, arrays):
-    """Returns the `attention_blocks.Visible` of the arrays' intervals."""
     return visible_blocks(s, arrays.intervals, None if arrays.tiles is None else before)
 
 
