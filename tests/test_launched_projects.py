@@ -219,17 +219,23 @@ def test_dry_run_lists_sent_files_installs_and_commands(script, project, clouds,
     assert "names data/large.txt" in shown and "names data/my texts" not in shown
 
 
+MISSING = [
+    ("--module=none.py", "none.py"),
+    ("--gin_file=none.gin", "none.gin"),
+    ("--module=['tasks/my_tasks.py', 'none.py']", "none.py"),
+    ("--gin_bindings=MODULE = 'none.py'", "none.py"),
+    ("--gin_file=bad.gin", "absent.gin"),
+    ("--module=absent_module", "absent_module"),
+]
+
+
 # All scripts call the same program, so one script is enough for most rejections.
-@pytest.mark.parametrize("script", ONE_OF_SCRIPTS)
 @pytest.mark.parametrize(
-    "word, named",
+    "script, word, named",
     [
-        ("--module=none.py", "none.py"),
-        ("--gin_file=none.gin", "none.gin"),
-        ("--module=['tasks/my_tasks.py', 'none.py']", "none.py"),
-        ("--gin_bindings=MODULE = 'none.py'", "none.py"),
-        ("--gin_file=bad.gin", "absent.gin"),
-        ("--module=absent_module", "absent_module"),
+        *(("tpu_vm.sh", *case) for case in MISSING),
+        pytest.param("sky.sh", *MISSING[0], marks=pytest.mark.slow),
+        pytest.param("slurm.sh", *MISSING[0], marks=pytest.mark.slow),
     ],
 )
 def test_missing_file_is_rejected_before_any_cloud_call(
