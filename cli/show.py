@@ -221,7 +221,8 @@ def read_command_line(argv: Sequence[str]) -> argparse.Namespace:
     add("--list", action="store_true", help="print a table of all objectives, by family")
     add("--json", action="store_true", help="with --list: print the table as JSON")
     add_run_arguments(parser)
-    options, options.gin, typed = parse_run(parser, argv, default=small_run)
+    options, gin, typed = parse_run(parser, argv, default=small_run)
+    options.gin = gin
     options.typed = typed.text
     if options.hide and options.hide_tokens:
         parser.error("--hide and --hide_tokens exclude each other")

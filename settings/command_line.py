@@ -45,7 +45,7 @@ class GinFiles:
         self,
         configured: Callable,
         search_paths: Sequence[str] = (),
-        trusted: Collection[str] = (),
+        trusted: Sequence[str] = (),
     ):
         self.configured = configured
         self.search_paths = search_paths

@@ -39,10 +39,10 @@ def with_statistics(
         for member in drawn.members
     ]
     stack = next(iter(measured[0].use))
-    slots = f"{max(member.use[stack].slots for member in measured):,} {stack} slots"
+    longest = f"{max(member.use[stack].slots for member in measured):,} {stack} slots"
     total = sum(member.rows for member in measured)
     counted_on = (
-        f"Counted over {total:,} rows of {stream_name}, one document each, of up to {slots}."
+        f"Counted over {total:,} rows of {stream_name}, one document each, of up to {longest}."
     )
     return replace(drawn.picture, statistics=measured, counted_on=counted_on)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...settings.system_errors import in_words
 from .letters import OVERLAPPING, LetterCoder, reads_letters
@@ -59,7 +60,7 @@ class Tokenizer(NamedTuple):
     unknown: int | None = None  # the id of unknown text, if there is one
     words: Callable[[str], list[str]] | None = None  # splits a text, if each id is a whole word
     # Text -> its ids and the characters [start, end) of each id, without regard to special tokens.
-    locate: Callable[[str], tuple[Sequence[int], Sequence[Any]]] | None = None
+    locate: Callable[[str], tuple[ArrayLike, ArrayLike]] | None = None
     marks_starts: bool = True  # whether pieces that start a word differ from other pieces
 
     def surface(self, i: int) -> str:
