@@ -18,6 +18,13 @@ from .attention_mechanisms import MECHANISMS, Mechanism
 Layers = Annotated[int, Interval(ge=0, le=4096)]
 Size = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # ids and slots are int32
 SizeOrZero = Annotated[int, Interval(ge=0, le=2**31 - 1)]
+# Fields of `Config` that have an effect only with `num_experts`.
+EXPERT_SETTINGS = (
+    "experts_per_token",
+    "normalize_expert_weights",
+    "expert_capacity",
+    "sparse_every",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -355,10 +362,7 @@ def _check_requirements(c: Config):
         ),
         "share_encoder_decoder_embeddings": ("an encoder-decoder", is_encoder_decoder),
         "unroll_scan": ("scan_layers", c.scan_layers),
-        **dict.fromkeys(
-            ("experts_per_token", "normalize_expert_weights", "expert_capacity", "sparse_every"),
-            ("num_experts", c.num_experts > 0),
-        ),
+        **dict.fromkeys(EXPERT_SETTINGS, ("num_experts", c.num_experts > 0)),
     }
     for name, (required, fulfilled) in requirements.items():
         if getattr(c, name) != getattr(Config, name) and not fulfilled:

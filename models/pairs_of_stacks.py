@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from ..constraints import PositiveShare, checked
 from .builders import Model, Part, encoder_config, forward_flops, from_network
-from .config import Config
+from .config import EXPERT_SETTINGS, Config
 from .heads import LogitScale, NumberHead, Projection, dense, heads_of, projection
 from .linear import dropout, embedding_weights, inner_dropout
 from .norms import Norm
@@ -200,7 +200,8 @@ def masked_autoencoder(
             f"Got embedding_dim={config.embedding_dim}, expected None: the decoder reads token "
             "embeddings together with the encoder's states, whose width is emb_dim."
         )
-    layer = dataclasses.replace(config, num_encoder_layers=1, num_experts=0)
+    without_experts = {name: getattr(Config, name) for name in ("num_experts", *EXPERT_SETTINGS)}
+    layer = dataclasses.replace(config, num_encoder_layers=1, **without_experts)
 
     def flops(lengths):
         slots = lengths.get("decoder", 0)

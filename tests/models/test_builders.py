@@ -238,6 +238,16 @@ def test_parameters_and_flops_of_additional_heads(build, heads, parameters, prod
     assert with_heads.flops(lengths) == plain.flops(lengths) + 2 * products
 
 
+def test_decoder_of_a_sparse_masked_autoencoder_is_dense():
+    sparse = dict(num_experts=4, experts_per_token=1, expert_capacity=8, sparse_every=2)
+    both, encoder = {"encoder": 8, "decoder": 4, "predict": 2}, {"encoder": 8, "predict": 2}
+    decoder_flops = {
+        model.flops(both) - model.flops(encoder)
+        for model in (models.masked_autoencoder(64, **SMALL, **x) for x in ({}, sparse))
+    }
+    assert len(decoder_flops) == 1
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     "builder",
