@@ -6,9 +6,9 @@
         --run_dir=runs/student
 
 The teacher is a decoder that was trained to continue text, such as a run of causal_lm. The text is
-that of the teacher's run, or a token store with the same vocabulary. OUT has its documents, and for
-each token the tokens to which the teacher gives the highest probabilities. If the command is
-killed, start it again: it begins with the first document.
+the text of its run, or a token store with the same vocabulary. OUT has the documents with the
+teacher's top predictions of each token. If the command is killed, start it again: it begins with
+the first document.
 """
 
 import argparse
@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         with placed_on(mesh):
             write_taught(console, options, trained, store)
         done = (
-            f"{options.out} has the {options.likeliest} likeliest tokens at each position, as "
-            f"{options.run} predicts them."
+            f"{options.out} has the top {options.top_k} predictions of {options.run} at each "
+            "position."
         )
         print_note(console, done)
         train = f"--objective=distilled_lm --corpus=token_store --store={options.out}"
@@ -71,10 +71,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("teach", __doc__)
     add = parser.add_argument
     add("--run", required=True, metavar="RUN", help="directory of the teacher's run")
-    add("--store", metavar="STORE", help="token store with the text; default: that of the run")
+    add("--store", metavar="STORE", help="token store with the text; default: the run's text")
     add("--out", required=True, metavar="OUT", help="folder of the new store")
     predictions = "number of predictions of each token (default: %(default)s)"
-    add("--likeliest", type=at_least(1), default=16, metavar="N", help=predictions)
+    add("--top_k", type=at_least(1), default=16, metavar="N", help=predictions)
     add("--step", type=int, help="step of the teacher's checkpoint; default: the latest")
     add_device_arguments(parser)
     add_trust_argument(parser)
@@ -82,14 +82,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def check_stores(store: TokenStore, trained: Trained, out: str) -> None:
-    """Raises ValueError for a text that does not fit the objective or the teacher.
-
-    It also raises ValueError if the new store exists.
-    """
+    """Raises ValueError if the text does not fit, or the new store exists."""
     if store.ids != trained.ids:
         raise ValueError(
-            f"{store.folder.path} and the teacher have different vocabularies, and a teacher's "
-            "tokens must be those of the text: train the teacher on a store with this vocabulary."
+            f"{store.folder.path} and the teacher have different vocabularies: train the teacher "
+            "on a store with this vocabulary."
         )
     if store.columns:
         raise ValueError(
@@ -111,7 +108,7 @@ def write_taught(
             out.path, split, 0, store.ids, columns=["teacher"], longest=longest
         ) as writer:
             documents = documents_of(console, store, split)
-            for document in taught(trained, documents, options.likeliest, options.batch_size):
+            for document in taught(trained, documents, options.top_k, options.batch_size):
                 writer.add(document)
     run = Folder(options.run)
     vocabulary = [name for name in VOCABULARY_FILES if run.exists(name)]

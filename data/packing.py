@@ -339,7 +339,7 @@ def _weights_of(document: Document) -> np.ndarray:
 
 
 def _predictions_of(document: Document, count: int) -> np.ndarray:
-    """Returns a teacher's `count` likeliest predictions of each token, int32[n, 2, count].
+    """Returns a teacher's top `count` predictions of each token, int32[n, 2, count].
 
     A document without predictions, such as other held-out text, gets probabilities of 0.
 
@@ -351,8 +351,8 @@ def _predictions_of(document: Document, count: int) -> np.ndarray:
     if available < count:
         raise ValueError(
             f"The objective reads {count} predictions of a teacher for each token, but a document "
-            f"has {available}: lower --gin.objectives.distilled_lm.likeliest to at most "
-            f"{available}, or write a store with `pretrax teach --likeliest={count}`."
+            f"has {available}: lower --gin.objectives.distilled_lm.top_k to at most "
+            f"{available}, or write a store with `pretrax teach --top_k={count}`."
         )
     return np.asarray(document.teacher[:, :, :count], np.int32)
 

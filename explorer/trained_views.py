@@ -16,7 +16,7 @@ from ..constraints import NonNegative, Seed, Share, check_fields
 from ..corpora.vocabularies import load_vocabulary
 from ..inference.answering.answers import Options, answer
 from ..inference.answering.generation import Decoding
-from ..inference.answering.likeliest import Alternatives, likeliest_tokens
+from ..inference.answering.top_tokens import Alternatives, top_tokens
 from ..inference.answering.unmasking import MaskSteps, Order, Unmasking, unmasking_steps
 from ..inference.trained import MODES, Trained, check_mode, mode_names, mode_of, prompt_form
 from ..settings import run_directory
@@ -118,8 +118,8 @@ class TrainedRuns:
         return record
 
     def probabilities(self, run: str, text: str, context: str) -> list[Alternatives]:
-        """Returns the probability of each token of a text, and the likeliest tokens instead."""
-        return likeliest_tokens(self.open(run), text, TOP, context)
+        """Returns the probability of each token of a text, and the top tokens in its place."""
+        return top_tokens(self.open(run), text, TOP, context)
 
     def unmasked(self, question: ModelQuestion) -> MaskSteps:
         """Returns the tokens of a text after each step of unmasking."""

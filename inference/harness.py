@@ -115,8 +115,8 @@ def _next_log_probs_and_hits(model, ids, params, batch):
     next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)
     losses, _ = cross_entropy(logits, next_BxT)
     allowed = allowed_token_mask(ids, logits.shape[-1])
-    likeliest = jnp.argmax(jnp.where(allowed[None, None], logits, -jnp.inf), -1)
-    return jnp.stack([-losses, (likeliest == next_BxT).astype(losses.dtype)], -1)
+    most_likely = jnp.argmax(jnp.where(allowed[None, None], logits, -jnp.inf), -1)
+    return jnp.stack([-losses, (most_likely == next_BxT).astype(losses.dtype)], -1)
 
 
 def _text_scores(trained: Trained, texts: Sequence[str], batch_size: int) -> list[float]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from ..constraints import Count, OpenShare, Share, checked
 from .contract import Adaptation, ModelOutputs, Objective, Row
 from .frequency_masking import word_number
-from .losses import likeliest_tokens, predictions
+from .losses import predicted_tokens, predictions
 from .masked_language_modeling import masked_lm
 from .token_ids import TokenIds
 
@@ -102,7 +102,7 @@ def _chances(text: tuple[int, int], state: _Words, rows: Row):
 def _answers(text: tuple[int, int], outputs: ModelOutputs, batch) -> _Answers:
     tokens, _, weights = predictions(batch)
     counts = weights > 0
-    right = counts & (likeliest_tokens(outputs, batch) == tokens)
+    right = counts & (predicted_tokens(outputs, batch) == tokens)
     zeros = jnp.zeros(text[1] - text[0], jnp.int32)
     word = word_number(text, tokens)
     return _Answers(*(zeros.at[word].add(x.astype(jnp.int32)) for x in (counts, right)))

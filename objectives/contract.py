@@ -46,8 +46,8 @@ class Row(NamedTuple):
       parts: i32[L] index of each token's part in its document: 0 for a text, a first side or a
         user's turn; 1 for its answer, the second side or the first answer; 2 for the next turn, and
         so on. None unless the objective requires parts (`Rows.kind`).
-      labels: i32[L] class of each token's document, a number in thousandths, the token's own class,
-        or `NO_LABEL`. None unless the objective requires labels.
+      labels: i32[L] label of each token: its document's class, a number in thousandths, its own
+        class, or `NO_LABEL`. None unless the objective requires labels.
       hidden: bool[L] the tokens to hide instead of random tokens (`objectives.hide`). None in
         training.
       chances: i32[L] relative probability of each token of a document to be hidden: 1 … 2**16 - 1.
@@ -73,8 +73,8 @@ class Row(NamedTuple):
     teacher: Array = None
 
 
-# The kinds of rows that an objective may require, from the least to the most demanding:
-# `data.packing.SUITED_POLICIES` has the packing policies of each.
+# The kinds of rows that an objective may require, from the least to the most demanding.
+# `data.packing.SUITED_POLICIES` has their packing policies.
 ROW_KINDS = {
     "stream": "text that may continue across the ends of documents",
     "documents": "separate documents, or stretches of them",

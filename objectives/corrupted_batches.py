@@ -107,7 +107,7 @@ def _check_rows(
     if teacher and rows_B.teacher is not None and rows_B.teacher.shape[-1] < teacher:
         raise ValueError(
             f"The objective reads {teacher} predictions of a teacher per token, and Row.teacher "
-            f"has {rows_B.teacher.shape[-1]}: decrease likeliest, or use rows with more of them."
+            f"has {rows_B.teacher.shape[-1]}: decrease top_k, or use rows with more of them."
         )
     needs = [member.objective.lengths(L) for member in members_of(objective)]
     # Documents of a row share sentinels, so several short documents need fewer.

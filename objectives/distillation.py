@@ -2,7 +2,7 @@
 
 Sources: Hinton et al. 2015 (arXiv:1503.02531); Goyal et al. 2025 (arXiv:2509.01649) for distilled
 pre-training; Anshumann et al. 2025 (arXiv:2503.16870), section 3, for the probability beyond the
-teacher's likeliest tokens.
+teacher's most likely tokens.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ UNIT = 2**24  # a probability of 1
 
 
 @checked
-def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -> Objective:
+def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, top_k: Count = 16) -> Objective:
     """Causal language modeling of a text and of a teacher's predictions (distillation).
 
         targets     a b c               and for each token the teacher's probabilities
@@ -41,7 +41,7 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     Args:
       ids: the teacher must have the same vocabulary.
       share: weight of the second term; the first has 1 - share.
-      likeliest: number of the teacher's predictions that are read for each token of the text.
+      top_k: number of the teacher's predictions that are read for each token of the text.
 
     Not implemented: predictions of the teacher alone, a temperature, and tokens sampled from the
     teacher, as for Gemma 3 (arXiv:2503.19786).
@@ -49,27 +49,27 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     The columns targets_teacher_1, … have the teacher's tokens, and targets_teacher_1_share, … their
     probabilities as 24-bit integers.
 
-    >>> distilled_lm(ids, likeliest=2).lengths(512)
+    >>> distilled_lm(ids, top_k=2).lengths(512)
     {'targets': 512, 'teacher_1': 512, 'teacher_2': 512}
     """
-    streams = [_stream(k).name for k in range(1, likeliest + 1)]
-    teacher = kernel(functools.partial(_predictions_of_teacher, likeliest))
+    streams = [_stream(k).name for k in range(1, top_k + 1)]
+    teacher = kernel(functools.partial(_predictions_of_teacher, top_k))
     objective = with_columns(causal_lm(ids), teacher, *streams)
     loss = functools.partial(_loss, share)
-    return objective._replace(loss=loss).with_facts(token_weights=False, teacher=likeliest)
+    return objective._replace(loss=loss).with_facts(token_weights=False, teacher=top_k)
 
 
-def _predictions_of_teacher(likeliest: int, key, row: Row, features, max_documents):
+def _predictions_of_teacher(top_k: int, key, row: Row, features, max_documents):
     size = features["targets"].size
     if row.teacher is None:
-        teacher_Tx2xN = jnp.zeros((size, 2, likeliest), jnp.int32)
+        teacher_Tx2xN = jnp.zeros((size, 2, top_k), jnp.int32)
     else:
         slot = jnp.arange(row.tokens.size, dtype=jnp.int32)
         origin, _ = splice(slot, piece(*document_ranges(row.segments, max_documents)), size)
         is_target = (features["targets_segments"] > 0)[:, None, None]
-        teacher_Tx2xN = jnp.where(is_target, row.teacher[origin, :, :likeliest], 0)
+        teacher_Tx2xN = jnp.where(is_target, row.teacher[origin, :, :top_k], 0)
     columns: dict[str, Array] = {}
-    for k in range(likeliest):
+    for k in range(top_k):
         columns |= zip(_stream(k + 1).columns, teacher_Tx2xN[:, :, k].T)
     return columns
 

@@ -175,7 +175,7 @@ def score_slots(outputs: ModelOutputs, head: str, states, score: Callable):
     return projected_scores(projection, score)
 
 
-def likeliest_tokens(outputs: ModelOutputs, batch):
+def predicted_tokens(outputs: ModelOutputs, batch):
     """Returns i32[B, K]: the most likely token for each predicted token, by the vocabulary head."""
     states = at_slots(outputs.hidden["top"], predictions(batch)[1])
     return score_slots(outputs, "vocabulary", states, functools.partial(jnp.argmax, axis=-1))

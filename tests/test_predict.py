@@ -119,7 +119,7 @@ def slow(*case):
          r"a \[MASK\] c\[MASK\]\s+mask 1 +p +mask 2 +p *\n(.*0\.\d+ +'.*0\.\d+ *\n){2}$"),
         slow("gpt_bert", ["[MASK]"], "mask", r"mask 1 +p(.*\n){6,}"),
         ("causal", ["Ada", "--mode=next", "--top=3"],
-         "next — predicts the likeliest tokens after a text.",
+         "next — lists the most likely tokens after a text.",
          r"^Ada\s+next token +p *\n( *'.*' +0\.\d{3} *\n){3}$"),
         slow("diffusion", ["a[MASK]b", "--masks=3", "--steps=2", "--order=random"],
          "unmask — fills all [MASK]s, in the order --order", "a.*b.*"),

@@ -30,7 +30,7 @@ TEACH = ["--run=teacher", "--store=text", "--out=taught"]
 
 
 def test_taught_store_has_predictions_and_the_vocabulary(folder, capsys):
-    cli.run("teach", [*TEACH, "--likeliest=3"])
+    cli.run("teach", [*TEACH, "--top_k=3"])
     assert "--store=taught" in capsys.readouterr().out
     text, store = (open_store(name) for name in ("text", "taught"))
     assert store.columns == ("teacher",) and store.shapes == {"teacher": [2, 3]}

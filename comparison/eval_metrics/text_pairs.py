@@ -152,10 +152,12 @@ def _judged(model, head: str | None, params, batches: Sequence[dict]) -> np.ndar
     """Returns the class i[N] of each pair that counts."""
 
     @jax.jit
-    def likeliest(params, batch):
+    def most_likely(params, batch):
         outputs = model.apply(params, batch)
         states = at_slots(outputs.hidden["top"], batch["pools_slots"])
         return jnp.argmax(outputs.head(head, states), -1)
 
-    judged = [np.asarray(likeliest(params, b))[np.asarray(b["pools_weights"]) > 0] for b in batches]
+    judged = [
+        np.asarray(most_likely(params, b))[np.asarray(b["pools_weights"]) > 0] for b in batches
+    ]
     return np.concatenate(judged)

@@ -40,7 +40,7 @@ def next_tokens(
     mode = writing_mode(trained)
     prompts = [text_prompt(trained, mode, text) for text in texts]
     check_prompts(trained, prompts, 0)
-    run = jitted(_likeliest, model, min(top, trained.ids.size))
+    run = jitted(_top_tokens, model, min(top, trained.ids.size))
     allowed_V = allowed_token_mask(trained.ids, model.vocab_size)
 
     def guesses(chosen: list[int]) -> Iterator[list[Guess]]:
@@ -56,7 +56,7 @@ def next_tokens(
     return batching.run(guesses, sizes)
 
 
-def _likeliest(model, top, params, prompts: Prompts, allowed_V):
+def _top_tokens(model, top, params, prompts: Prompts, allowed_V):
     """Returns (probabilities f32[B, N], ids i32[B, N]) of the tokens after each prompt."""
     outputs = model.apply(params, prompts.batch)
     last_BxE = outputs.hidden["top"][jnp.arange(prompts.lengths.shape[0]), prompts.lengths - 1]

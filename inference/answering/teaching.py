@@ -22,7 +22,7 @@ DOCUMENTS = 256  # number of documents whose windows share batches
 
 
 def taught(
-    trained: Trained, documents: Iterable[Document], likeliest: int, batch_size: int = 32
+    trained: Trained, documents: Iterable[Document], top_k: int, batch_size: int = 32
 ) -> Iterator[Document]:
     """Yields the documents with the teacher's predictions of their tokens.
 
@@ -32,7 +32,7 @@ def taught(
 
     Args:
       trained: the teacher, a decoder that predicts text from left to right.
-      likeliest: number of predictions of each token.
+      top_k: number of predictions of each token.
 
     Raises ValueError for another kind of model.
     """
@@ -51,12 +51,12 @@ def taught(
     for document in documents:
         group.append(document)
         if len(group) == DOCUMENTS:
-            yield from _taught(trained, group, likeliest, batch_size, longest - 1)
+            yield from _taught(trained, group, top_k, batch_size, longest - 1)
             group = []
-    yield from _taught(trained, group, likeliest, batch_size, longest - 1)
+    yield from _taught(trained, group, top_k, batch_size, longest - 1)
 
 
-def _taught(trained, documents, likeliest: int, batch_size: int, size: int) -> list[Document]:
+def _taught(trained, documents, top_k: int, batch_size: int, size: int) -> list[Document]:
     windows = [windows_of(document.tokens.size, size) for document in documents]
     answered = [
         (Prompt([], document.tokens[start:end].tolist()), end - first)
@@ -69,7 +69,7 @@ def _taught(trained, documents, likeliest: int, batch_size: int, size: int) -> l
             answered,
             Batching(batch_size),
             slot_figures=_predictions,
-            figure_settings=(trained.ids, min(likeliest, trained.ids.size)),
+            figure_settings=(trained.ids, min(top_k, trained.ids.size)),
         )
     )
     return [
@@ -97,11 +97,11 @@ def windows_of(tokens: int, size: int) -> list[tuple[int, int, int]]:
     return windows
 
 
-def _predictions(model, ids: TokenIds, likeliest: int, params, batch):
+def _predictions(model, ids: TokenIds, top_k: int, params, batch):
     """Returns i32[B, T, 2, N]: the top next tokens of each slot, and their probabilities."""
     outputs = model.apply(params, batch)
     logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
     allowed_V = allowed_token_mask(ids, model.vocab_size)
     p_BxTxV = jax.nn.softmax(jnp.where(allowed_V, logits_BxTxV, -jnp.inf), axis=-1)
-    p_BxTxN, ids_BxTxN = lax.top_k(p_BxTxV, likeliest)
+    p_BxTxN, ids_BxTxN = lax.top_k(p_BxTxV, top_k)
     return jnp.stack([ids_BxTxN, jnp.floor(p_BxTxN * UNIT).astype(jnp.int32)], axis=2)

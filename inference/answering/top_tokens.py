@@ -1,6 +1,6 @@
 """The probability of each token of a text, and the most likely tokens in its place.
 
-    likeliest_tokens(trained, "import os")[1].others[0]     # Guess(" os", 4219, 0.31)
+    top_tokens(trained, "import os")[1].others[0]     # Guess(" os", 4219, 0.31)
 
 Letters: B rows, T slots, V ids.
 """
@@ -28,9 +28,7 @@ class Alternatives(NamedTuple):
     others: list[Guess]
 
 
-def likeliest_tokens(
-    trained: Trained, text: str, top: int = 5, context: str = ""
-) -> list[Alternatives]:
+def top_tokens(trained: Trained, text: str, top: int = 5, context: str = "") -> list[Alternatives]:
     """Returns the probability of each token of a text, and the `top` most likely tokens.
 
     A model that predicts from left to right reads the tokens before each token. A model that fills

@@ -46,7 +46,7 @@ class Unmasking:
         confidence      a step writes an equal share of the masks, the most confident predictions
                         first (Chang et al. 2022, arXiv:2202.04200; LLaDA's low-confidence
                         remasking)
-        margin          the same, predictions with the largest margin between the two likeliest
+        margin          the same, predictions with the largest margin between the two most likely
                         tokens first (Kim et al. 2025, arXiv:2502.06768)
         entropy         the same, predictions with the least entropy first (Ye et al. 2025, Dream,
                         arXiv:2508.15487)

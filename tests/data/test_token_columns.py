@@ -87,7 +87,7 @@ def test_missing_predictions_have_probability_0():
     documents = [Document(np.array([5])), annotated(np.array([6]))]
     rows = rows_of_documents(documents, packing_of("isolate", 4, teacher=1))
     assert stacked(rows, 4).teacher.tolist() == [[[[0], [0]], [[12], [60]], [[0], [0]], [[0], [0]]]]
-    with refuses(ValueError, "3", "4", "likeliest"):
+    with refuses(ValueError, "3", "4", "top_k"):
         document_for_rows(documents[1], packing_of("isolate", 4, teacher=4))
 
 
@@ -152,7 +152,7 @@ def batch_of(plan, rows=4):
 
 @pytest.mark.slow
 def test_teacher_predictions_reach_the_batch():
-    plan = planned(distilled_lm(tiny.IDS, likeliest=2), ("teacher",))
+    plan = planned(distilled_lm(tiny.IDS, top_k=2), ("teacher",))
     batch = batch_of(plan)
     shapes = planning.abstract_batch(plan)
     assert {n: (x.shape[1:], x.dtype) for n, x in batch.items()} == {

@@ -31,7 +31,7 @@ def test_teacher_predicts_each_token_from_those_before():
     documents = [
         Document(np.array(trained_model.encode(text))) for text in ("some text, and more", "short")
     ]
-    found = list(taught(trained_model, documents, likeliest=3))
+    found = list(taught(trained_model, documents, top_k=3))
     for document, answered in zip(documents, found):
         np.testing.assert_array_equal(document.tokens, answered.tokens)
         n = document.tokens.size

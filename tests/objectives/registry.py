@@ -420,7 +420,7 @@ CASES = {
     ),
     "order_of_tokens": _case("token_order_prediction", undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case("future_summary", undo_copy, exact=True, exempt=NOTHING_DRAWN),
-    "distilled": _case("distilled_lm", undo_copy, exact=True, exempt=NOTHING_DRAWN, likeliest=2),
+    "distilled": _case("distilled_lm", undo_copy, exact=True, exempt=NOTHING_DRAWN, top_k=2),
     "numbers": _case("number_token_loss", undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "jepa": _case(
         "llm_jepa",

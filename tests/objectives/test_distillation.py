@@ -16,11 +16,11 @@ V = 40
 RANDOM = np.random.default_rng(0)
 
 
-def rows(likeliest=LIKELIEST):
+def rows(top_k=LIKELIEST):
     """Returns two packed rows with a teacher's predictions for some of their tokens."""
     raw, _ = raw_rows((4, 1, 5), (9,), length=LENGTH)
-    tokens = RANDOM.integers(0, V, (2, LENGTH, likeliest))
-    shares = RANDOM.integers(0, UNIT // 3, (2, LENGTH, likeliest))
+    tokens = RANDOM.integers(0, V, (2, LENGTH, top_k))
+    shares = RANDOM.integers(0, UNIT // 3, (2, LENGTH, top_k))
     shares[0, 2] = 0  # a token without predictions
     return raw._replace(
         tokens=raw.tokens % V,
@@ -38,7 +38,7 @@ LOGITS = RANDOM.normal(size=(2, LENGTH, V)).astype(np.float32)
 @pytest.mark.slow
 def test_text_token_gets_remaining_teacher_probability():
     raw = rows()
-    objective = distilled_lm(IDS, share=0.25, likeliest=LIKELIEST)
+    objective = distilled_lm(IDS, share=0.25, top_k=LIKELIEST)
     log_p = LOGITS - np.log(np.exp(LOGITS).sum(-1, keepdims=True))
     text = teacher = 0.0
     for row, slot in zip(*np.nonzero(raw.segments)):
@@ -56,15 +56,15 @@ def test_text_token_gets_remaining_teacher_probability():
 
 @pytest.mark.slow
 def test_teacher_term_without_teacher_equals_text_loss():
-    objective = distilled_lm(IDS, likeliest=LIKELIEST)
+    objective = distilled_lm(IDS, top_k=LIKELIEST)
     raw = rows()._replace(teacher=None)
     terms = objective.loss(decoder_batch(objective, raw)).scored(LinearOutputs({"top": LOGITS}))
     np.testing.assert_allclose(terms["tokens"].sums, terms["teacher"].sums, rtol=1e-6)
 
 
 def test_only_top_k_teacher_tokens_are_read():
-    raw = rows(likeliest=5)
-    first = decoder_batch(distilled_lm(IDS, likeliest=LIKELIEST), raw)
+    raw = rows(top_k=5)
+    first = decoder_batch(distilled_lm(IDS, top_k=LIKELIEST), raw)
     assert first["decoder_teacher_tokens"].shape == (2, LIKELIEST, LENGTH)
     live = np.moveaxis(raw.teacher[:, :, 0, :LIKELIEST], 2, 1) * (raw.segments > 0)[:, None]
     np.testing.assert_array_equal(first["decoder_teacher_tokens"], live)
@@ -72,12 +72,12 @@ def test_only_top_k_teacher_tokens_are_read():
 
 def test_too_few_teacher_predictions_raise():
     """Otherwise the last prediction of each token would count several times."""
-    with refuses(ValueError, "likeliest", 5, 2):
-        decoder_batch(distilled_lm(IDS, likeliest=5), rows(likeliest=2))
+    with refuses(ValueError, "top_k", 5, 2):
+        decoder_batch(distilled_lm(IDS, top_k=5), rows(top_k=2))
 
 
 def test_teacher_label_weights_sum_to_term_weight():
-    objective = distilled_lm(IDS, likeliest=LIKELIEST)
+    objective = distilled_lm(IDS, top_k=LIKELIEST)
     term = objective.loss(decoder_batch(objective, rows())).terms["teacher"]
     np.testing.assert_allclose(term.labels.weights.sum(-1), term.weights, rtol=1e-6)
 
