@@ -14,11 +14,11 @@ from ..settings.command_terminal import in_terminal, say, undecoded
 SUBCOMMANDS = {
     "prepare": "clean, filter, deduplicate and tokenize raw text into a token store",
     "train": "train a model on a pre-training objective",
-    "check": "test whether your own objective keeps the laws of all objectives",
+    "check": "test your own objective against the laws of all objectives",
     "show": "show what an objective does to text",
     "explore": "explore objectives, runs and comparisons in the browser",
     "teach": "write a model's predictions into a token store, to train another model on them",
-    "predict": "continue, fill in, classify, embed or score text with a trained model",
+    "predict": "generate, fill in, classify, embed or score text with a trained model",
     "evaluate": "score a run on downstream tasks, or its objective on held-out text",
     "plan": "plan the model size and tokens of a budget, or the memory and time of a run",
     "compare": "compare objectives, models or settings over seeds, with confidence intervals",
@@ -70,7 +70,7 @@ def complete() -> None:
 
 
 def run(subcommand: str, argv: Sequence[str] | None = None) -> None:
-    """Imports a subcommand and runs it with `argv`, or with the program's own arguments."""
+    """Imports a subcommand and runs it with `argv`, or with the program's arguments."""
     with in_terminal():
         if problem := undecoded(sys.argv[1:] if argv is None else argv) or _without_folder():
             say(f"error: {problem}")
@@ -85,5 +85,5 @@ def _without_folder() -> str | None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        return "The folder that this command runs in was removed: change to another one (cd)."
+        return "The current folder was removed: change to another one (cd)."
     return None

@@ -1,11 +1,11 @@
-"""Checks an objective: tests the laws that every objective keeps, and prints a table.
+"""Checks an objective against the laws of all objectives, and prints a table.
 
     pretrax check my_objectives.mine                       a builder: token ids -> objective
     pretrax check my_objectives.mine noise_density=0.3     with settings as Python literals
     pretrax check ul2                                      an objective of `pretrax show --list`
 
 The check uses small rows of random text, including packed rows and mixtures. Nothing is trained.
-The exit status is 1 if a law is broken. It is 2 if the objective cannot be checked, or needs heads
+The exit status is 1 if a law is broken, and 2 if the objective cannot be checked or needs heads
 that no model has.
 """
 
@@ -131,7 +131,7 @@ def _setting(text: str) -> tuple[str, object]:
 
 
 def print_laws(console: Console, objective: Objective) -> int:
-    """Prints which laws hold for each member; returns the number of broken laws that must hold."""
+    """Prints which laws hold for each member. Returns the number of broken mandatory laws."""
     names = [escape(m.name) for m in objective.facts.members] or ["this objective"]
     table = Table("law", *names, box=None)
     reasons = []
@@ -151,5 +151,5 @@ def print_laws(console: Console, objective: Objective) -> int:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if not count:
         made_for = objective.facts.rows.description
-        console.print(f"All laws hold. The objective takes {made_for}.", soft_wrap=True)
+        console.print(f"All laws hold. The objective reads {made_for}.", soft_wrap=True)
     return count

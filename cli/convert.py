@@ -9,10 +9,9 @@
 
 An export of a run has the settings of `generate` and a model card, README.md, with its figures.
 
-An import is a run directory: it has a config.gin that names the model, the vocabulary and a
-checkpoint. The last lines printed are commands that train the model on your own text and apply it.
---sentinels and --specials add tokens that an objective needs and the tokenizer lacks. --tokenizer
-gives a tokenizer to a model without one:
+An import is a run directory with a config.gin, the vocabulary and a checkpoint. The command prints
+how to train the model on your own text and how to apply it. --sentinels and --specials add tokens
+that an objective needs, and --tokenizer adds a tokenizer to a model without one:
 
     pretrax convert --from=hf:t5-v1_1-small --to=runs/t5 --sentinels=128 --specials=R,S,X
     pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --tokenizer=spiece.model \\
@@ -175,7 +174,7 @@ def read(options: argparse.Namespace) -> Imported:
 
 
 def write_run(console: Console, options: argparse.Namespace, imported: Imported) -> None:
-    """Writes the run directory and prints what it holds and what to run next."""
+    """Writes the run directory and prints its contents and next commands."""
     run_dir = options.to
     vocabulary = imported.vocabulary
     rows = embedding_rows(imported.model, vocabulary and vocabulary.ids)
@@ -198,7 +197,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
         )
 
     holds = "config.gin, checkpoints/" + (", vocabulary.json" if vocabulary else "")
-    lines = [f"{run_dir} holds {imported.kind}, {count:,} parameters: {holds}."]
+    lines = [f"{run_dir} has {imported.kind}, {count:,} parameters: {holds}."]
     if vocabulary is None:
         model = f" --model={options.model}" if options.model else ""
         lines += tokenizer_lines(f"--from={options.source} --to={run_dir}{model}", run_dir)
@@ -208,8 +207,8 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
     kept = Path(run_dir) / run_directory.IMPORTED
     if writes_text(imported.model) and (chosen := search_options(kept, imported.model.layout)):
         lines.append(
-            "To write as `generate` of transformers does with this model's files, give `pretrax "
-            f"predict` the options {' '.join(chosen)}."
+            "To generate like transformers with this model's files, give `pretrax predict` the "
+            f"options {' '.join(chosen)}."
         )
     for line in lines:
         print_note(console, line)
@@ -258,7 +257,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
         atomic_writes.write_checksums(folder)
 
     name = exported.architecture
-    lines = [f"{target} holds step {source.saved.step} of {source.directory} as {name}, {dtype}."]
+    lines = [f"{target} has step {source.saved.step} of {source.directory} as {name}, {dtype}."]
     lines += [*exported.lacking, *exported.loading]
     if source.vocabulary:
         trained = without_params(source.saved.model, source.vocabulary, source.forms)
@@ -308,7 +307,7 @@ def write_export(folder: str, source: SourceRun, dtype: str, title: str) -> Expo
     lacking = []
     if left_out:
         parts = ", ".join(sorted(left_out))
-        lacking.append(f"Left out, since transformers has no place for it: {parts}.")
+        lacking.append(f"Left out, since transformers does not support it: {parts}.")
     if source.vocabulary:
         again = model_of_export(folder)
         if lost := write_prompt_record(folder, source.forms, source.vocabulary.ids, again):

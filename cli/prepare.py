@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def prepare(preparation: Preparation, workers: int | None) -> None:
-    """Prepares text and prints a summary, unless the text is prepared already."""
+    """Prepares text, if necessary, and prints a summary."""
     # These modules import datatrove, which --help does not need.
     from ..preprocessing import preparation_page, preparation_report, running
 
@@ -110,7 +110,7 @@ def check_is_own(out: str) -> None:
 
     others = [name for name in os.listdir(out) if name != LOCK]
     if others and WORK not in others:
-        raise ValueError(f"{out} holds other files, such as {others[0]}: set OUT to a new folder.")
+        raise ValueError(f"{out} has other files, such as {others[0]}: set OUT to a new folder.")
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ WITHOUT_LOSS = (
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command. Its many programs run once, so they are compiled without optimization."""
+    """Runs the command. Programs run once, so they are compiled without optimization."""
     jax.config.update("jax_disable_most_optimizations", True)
     enable_compilation_cache()
     run(sys.argv[1:] if argv is None else argv)
@@ -159,8 +159,8 @@ def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn
 def to_train(options: argparse.Namespace, choice: Choice, layout: str, text: SampleText) -> str:
     """Returns the arguments of `pretrax train` for the shown objective; "" if no run is known.
 
-    If the command line names a model, the arguments are its own names and gin files. Otherwise they
-    name a small run: the objective's own run, or the run of the requested layout.
+    If the command line has a model, these are its names and gin files. Otherwise they are a small
+    run of the objective or of the requested layout.
     """
     if options.objective and not choice.entry:
         return ""
@@ -249,8 +249,8 @@ def small_run(names: Mapping[str, str]) -> str | None:
 def choose(options: argparse.Namespace) -> Choice:
     """Returns the objective to show.
 
-    It is the first of these that is given: --objective, the objective of the gin files, the
-    objective of --run. Otherwise it is span corruption.
+    It is given by --objective, the gin files or --run, in this order; otherwise it is span
+    corruption.
     """
     name = options.objective
     files = list(options.gin.files)
@@ -320,7 +320,7 @@ def _row_length(options: argparse.Namespace, choice: Choice) -> int:
 
 
 def unused(options: argparse.Namespace, choice: Choice) -> list[str]:
-    """Returns sentences about settings of the gin files that the picture does not show."""
+    """Returns sentences about settings of the gin files that have no effect."""
     sentences: list[str] = []
     if not options.gin.files:
         return sentences
@@ -337,7 +337,7 @@ def unused(options: argparse.Namespace, choice: Choice) -> list[str]:
 
 
 def lacking(text: SampleText) -> str:
-    """Returns a sentence about tokens that the vocabulary lacks, such as English in one of DNA."""
+    """Returns a sentence about tokens that the vocabulary lacks."""
     if not (count := sample_text.count_unknown(text)):
         return ""
     size = sum(tokens.size for tokens in text.documents)

@@ -30,7 +30,7 @@ from . import make_parser
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("train", __doc__)
-    about = f"only compile the step, for devices that this machine need not have, such as {EXAMPLE}"
+    about = f"only compile the step, for devices that this machine may lack, such as {EXAMPLE}"
     add = parser.add_mutually_exclusive_group().add_argument
     add("--compile", metavar="TOPOLOGY", help=about)
     add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
