@@ -118,7 +118,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--push", metavar="OWNER/NAME", help=push)
     dtype = (
         "dtype of an export's tensors (default: float32), or of an import's activations (default: "
-        "that of --model, or float32); parameters are float32"
+        "--model's dtype, or float32); parameters are float32"
     )
     add("--dtype", choices=("float32", "bfloat16"), help=dtype)
     add("--model", metavar="GIN", help="for t5x: a gin file that binds the model")

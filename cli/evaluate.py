@@ -156,7 +156,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--mode", help=f"one of {', '.join(mode_names())}; default: what the run was trained for")
     beams = "beam search with N beams (default: 1, none)"
     add("--beams", type=at_least(1), default=1, metavar="N", help=beams)
-    longest = "largest number of tokens of an answer; default: that of the longest target"
+    longest = "largest number of tokens of an answer; default: the length of the longest target"
     add("--max_new", type=at_least(1), metavar="N", help=longest)
     add_device_arguments(parser)
     add_trust_argument(parser)

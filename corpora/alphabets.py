@@ -25,7 +25,7 @@ class Alphabet(NamedTuple):
 
     @property
     def known(self) -> str:
-        """Returns the letters that can have a k-mer: all except the gap."""
+        """Returns the letters that a k-mer may have: all except the gap."""
         return self.letters.replace(self.gap, "") if self.gap else self.letters
 
     @property

@@ -117,7 +117,7 @@ def _side(
     advance: Callable[[int], None] = lambda size: None,
     left_out: LeftOut | None = None,
 ) -> Iterator[Labeled]:
-    """Yields the examples of a split, which are all examples of the files if `every` is None.
+    """Yields the examples of a split, or all examples if `every` is None.
 
     Nothing is counted in `left_out`, since a bad line raises an error.
     """

@@ -93,7 +93,7 @@ def passages_of(corpus: Corpus, passages: int, passage_tokens: int) -> Passages:
 
 
 def other_documents(corpus: Corpus, planted: Passages, n: int) -> list[Document]:
-    """Returns the first held-out documents with n tokens that no passage was taken from."""
+    """Returns the first held-out documents with n tokens, without the documents of passages."""
     documents = corpus.heldout(n + planted.source_tokens)
     others = (each for each in documents if each.tokens.tobytes() not in planted.sources)
     return first_documents(others, n)
@@ -110,10 +110,7 @@ def middle(tokens: np.ndarray, size: int) -> np.ndarray:
 
 
 def _long_documents(corpus: Corpus, number: int, tokens: int) -> list[Document]:
-    """Returns the first different held-out documents of at least this many tokens.
-
-    There are fewer than `number` if the corpus has no more.
-    """
+    """Returns up to `number` distinct held-out documents of at least `tokens` tokens, in order."""
     wanted = number * tokens
     read = -1
     while True:
@@ -126,7 +123,7 @@ def _long_documents(corpus: Corpus, number: int, tokens: int) -> list[Document]:
 
 
 class _PlantedStream(DocumentStream):
-    """The documents of another stream, and passages whenever these have too few of the tokens.
+    """Another stream's documents, and passages whenever their share of the tokens is too small.
 
     Together, the shards plant the passages in turn.
     """

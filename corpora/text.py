@@ -60,9 +60,9 @@ def text_files(
             Its value is a number for the whole text, or ranges [start, end, weight] of characters
             (`weighted_texts.weighted_text_of`). A token has the mean weight of its characters.
         on_malformed: "error" to stop at a malformed line, or "skip" to skip and count such lines.
-        heldout_every: one document in `heldout_every` is held out. If there are fewer documents,
-            whole documents are held out, starting with the last one, if each brings the held-out
-            tokens closer to that share. A single document is cut: 10 holds out its last tenth.
+        heldout_every: one document in `heldout_every` is held out. Fewer documents are tried from
+            the last, and held out if that brings the held-out tokens closer to this share. A single
+            document is cut: 10 holds out its last tenth.
 
     Raises ValueError for invalid settings or text (`data.reading.MalformedLine` for a line),
     FileNotFoundError for a pattern without files, and OSError for a file that cannot be opened.

@@ -20,11 +20,10 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
         training.Run.corpus = @corpora.validation_split
         corpora.validation_split.corpus = @corpora.python_library
 
-    With this corpus you can choose hyperparameters, such as a learning rate, without using the
-    held-out text on which results are reported. A document is held out depending on a checksum of
-    its tokens. The same documents are therefore held out in every epoch and shard, together with
-    their duplicates. If the corpus reads long documents in pieces, pieces are held out. At most
-    2,048 tokens of each document are evaluated.
+    Use it to choose hyperparameters, such as a learning rate, without the held-out text on which
+    results are reported. A checksum of its tokens decides whether a document is held out, so every
+    epoch and shard holds out the same documents and their duplicates. If the corpus reads long
+    documents in pieces, pieces are held out. At most 2,048 tokens of each document are evaluated.
 
     Args:
         corpus: function of a run directory that returns the other corpus.
@@ -46,7 +45,7 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
 
 
 def _first(whole: Corpus, every: int, n: int) -> list[Document]:
-    """Returns different held-out documents with at least n tokens together, or all of them.
+    """Returns distinct held-out documents with at least n tokens together, or all of them.
 
     The search ends after `_PATIENCE` known documents in a row.
     """

@@ -75,7 +75,7 @@ class Collator:
       sequence_lengths: number of slots of each stack of the model: {"encoder": 512},
         {"decoder": 1024} or both. A decoder uses one slot for `ids.bos`.
       packing: "single" puts one text of at most `max_tokens` tokens into each row. "concatenate"
-        joins the texts of a batch and cuts them into rows, of which the last may be short.
+        joins the texts of a batch and cuts them into rows; the last may be short.
       seed: seed of the noise. The noise is a function of the seed and the batch's tokens, so it
         does not depend on the number of workers or on interruptions. If the loader shuffles, the
         noise differs from epoch to epoch. Otherwise it is the same, for example in evaluation.
@@ -222,7 +222,7 @@ class Collator:
 
 
 def _facts_of(builder: Builder, ids: TokenIds) -> Objective:
-    """Returns the objective, of which only the facts and lengths may be used.
+    """Returns the objective. Only its facts and lengths may be used.
 
     It is built while JAX traces, so that no backend starts in a process that may be forked.
     """

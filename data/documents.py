@@ -47,9 +47,9 @@ def split_heldout(
 ) -> tuple[DocumentArrays, DocumentArrays]:
     """Splits documents into training documents and held-out documents: one in `every` is held out.
 
-    All pieces of a document are in the same split. If there are fewer documents than `every`, the
-    held-out documents are chosen by their sizes (`choose_held_out`). A single document is cut: the
-    last of `every` equal parts of its tokens is held out. The columns are not copied.
+    All pieces of a document are in the same split. With fewer documents than `every`, the
+    held-out documents are chosen by size (`choose_held_out`). A single document is cut: the last of
+    `every` equal parts of its tokens is held out. The columns are not copied.
 
     Args:
       every: one document in this number is held out.
@@ -116,9 +116,9 @@ def _document_numbers(documents: DocumentArrays) -> np.ndarray:
 def choose_held_out(sizes: np.ndarray, every: int) -> np.ndarray:
     """Returns which of two or more documents with these sizes are held out, bool[documents].
 
-    One document in `every` is held out. If there are fewer documents than `every`, they are tried
-    from the last to the first. A document is held out if it brings the held-out tokens closer to
-    their share of the text. If none does, the last of the smallest documents is held out.
+    One document in `every` is held out. With fewer documents than `every`, they are tried from the
+    last to the first, and held out if that brings the held-out tokens closer to their share of the
+    text. If none does, the last of the smallest documents is held out.
 
     >>> choose_held_out(np.array([50, 3, 60, 2]), 20)    # The share is 5.75 of 115 tokens.
     array([False,  True, False,  True])

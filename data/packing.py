@@ -52,9 +52,9 @@ class Limits(NamedTuple):
     """The limits of a row of one member.
 
     The documents of a row share its tokens, the slots of every stream and the slots of every stack.
-    Each of these is a limit with two tables. Its table in `taken` has the number of slots that a
-    document of n tokens takes. Its table in `longest` has the number of tokens of the longest
-    document that fits into n free slots.
+    Each of these is a limit with two tables: `taken` has the number of slots that a document of n
+    tokens takes, and `longest` the number of tokens of the longest document that fits into n free
+    slots.
     """
 
     documents: int  # largest number of documents of a row

@@ -111,8 +111,8 @@ def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
     """Returns SQuAD's exact match and F1 over words (Rajpurkar et al. 2016).
 
     Texts are converted to lower case. Punctuation, the articles a, an and the, and repeated white
-    space are removed. A target is an answer or a list of accepted answers, of which the best match
-    counts. Two texts without words match, as in SQuAD 2.
+    space are removed. A target is an answer or a list of accepted answers; the best match counts.
+    Two texts without words match, as in SQuAD 2.
 
     >>> squad([["the Nile", "Nile river"], "In 1969."], ["The river Nile", "july 1969"])
     {'exact_match': 0.0, 'f1': 0.75}
@@ -188,8 +188,8 @@ def pearson_and_spearman(
 def auroc(targets: Sequence[int], predictions: Sequence[float]) -> dict[str, float]:
     """Returns the area under the receiver operating characteristic curve.
 
-    The figure is the share of pairs of an example with target 1 and an example with target 0 in
-    which the former has the greater prediction. Ties count half. It is nan for a single target.
+    This is the share of pairs (example with target 1, example with target 0) in which the first has
+    the greater prediction. Ties count half. It is nan if all targets are the same.
 
     >>> auroc([0, 1, 1], [0.2, 0.1, 0.4])
     {'auroc': 0.5}

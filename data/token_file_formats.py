@@ -126,7 +126,7 @@ def _datatrove(path: str) -> tuple[np.ndarray, np.ndarray]:
     size = os.path.getsize(path)
     if not ends.size or (np.diff(ends) < 0).any() or ends[-1] < 1 or size // ends[-1] not in (2, 4):
         raise ValueError(
-            f"{index} does not match {path}, expected increasing ends, of which the last is the "
+            f"{index} does not match {path}, expected increasing ends, the last of them the "
             f"number of tokens in its {size:,} bytes: copy both files again."
         )
     dtype = np.dtype("<u2" if size // ends[-1] == 2 else "<u4")

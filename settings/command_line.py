@@ -4,8 +4,8 @@
 
 `--gin_file` may be repeated; later files override earlier files. Each macro of the files, such as
 STEPS, is also an option that overrides its value. `--gin.NAME=VALUE` overrides any setting. T5X's
-spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` work too. If a command
-line has two bindings of one name, in either spelling, the later one holds.
+spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` work too. Of two bindings
+of one name, in either spelling, the later one wins.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _NEGATIVE = re.compile(r"-[\d.]+")
 
 
 class GinFiles:
-    """The gin files of a command, each of which is read once, and its bindings.
+    """The bindings of a command and its gin files, each read once.
 
     The help and the options of a command need the files before its errors are reported. If a file
     cannot be read, the error is kept, and `reader` raises it.
@@ -57,7 +57,7 @@ class GinFiles:
         self._reader = GinReader(configured, search_paths, trusted)
 
     def unread(self) -> "GinFiles":
-        """Returns the same without any file or binding, to read other files first."""
+        """Returns a copy without files and bindings, to read other files first."""
         return GinFiles(self.configured, self.search_paths, self.trusted)
 
     def read(self, files: Sequence[str]) -> "GinFiles":

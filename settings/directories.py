@@ -1,18 +1,18 @@
-"""Safe reading of directories that somebody else may have made: runs and Hugging Face models."""
+"""Reads untrusted directories safely: runs and Hugging Face models."""
 
 import os
 from pathlib import Path
 
 
 def check_links(directory: str | os.PathLike) -> None:
-    """Raises ValueError if anything in a directory leads outside it; see `own_file`."""
+    """Raises ValueError if a link in a directory leads outside it; see `own_file`."""
     for folder, folders, files in os.walk(os.fspath(directory)):
         for name in (*folders, *files):
             own_file(directory, os.path.relpath(os.path.join(folder, name), directory))
 
 
 def own_file(directory: str | os.PathLike, name: str) -> Path:
-    """Returns the path of a file in a directory, after checking that it leads nowhere else.
+    """Returns the path of a file, after checking that it stays in the directory.
 
         own_file("downloaded", "LICENSE")       # a link to /etc/passwd: ValueError
 

@@ -1,10 +1,10 @@
-"""Optional packages: the extras of setup.py, and what each package is needed for."""
+"""Optional packages: the extras of setup.py, and the purpose of each package."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]  # the package's folder, or the root of a checkout
 
-# Package -> (the extra that installs it, what it is needed for).
+# Package -> (the extra that installs it, its purpose).
 EXTRAS = {
     **dict.fromkeys(("datatrove", "orjson", "xxhash"), ("prepare", "To prepare text")),
     **dict.fromkeys(("pyarrow", "zstandard"), ("prepare", "To read such files")),

@@ -41,7 +41,7 @@ from .user_modules import import_module
 ROOT = Path(__file__).resolve().parents[1]
 GIN_CONFIGS = ROOT / "gin_configs"
 
-# Files of directories that anybody may have written. Their modules and functions are checked.
+# Files of untrusted directories. Their modules and functions are checked.
 _DIRECTORY_FILES = {run_directory.CONFIG, run_directory.COMPARISON}
 
 # Largest number of values after all macros are replaced. Reading 100,000 values takes a second. A
@@ -101,7 +101,7 @@ def plain_fields(run_dir: str) -> dict[str, Any]:
 
     The value of a function or macro is None.
 
-    No module is imported, so it is safe to read a directory that anybody may have written.
+    No module is imported, so an untrusted directory is safe to read.
 
     Raises ValueError if the file is not valid gin.
     """
@@ -224,7 +224,7 @@ class _Binding(NamedTuple):
     at: str  # file and line of the binding, or its text on the command line
     path: Path | None  # path of the file; None for the command line
     number: int  # position in the order of reading
-    is_foreign: bool  # whether anybody may have written the file
+    is_foreign: bool  # whether the file is in an untrusted directory
 
 
 _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
@@ -520,9 +520,9 @@ class GinReader:
         return binding.path, binding.value
 
     def foreign_file(self, name: str) -> Path | None:
-        """Returns a file that gives a setting its value and that anybody may have written.
+        """Returns an untrusted file that gives a setting its value.
 
-        A file that gives only a part of the value counts. Returns None if there is no such file.
+        A file that gives a part of the value counts. Returns None if there is no such file.
         """
         binding = self._bindings.get(("", self._target, name))
         if binding is None:

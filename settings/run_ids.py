@@ -3,8 +3,8 @@
     claim("runs/mine", "/disk/checkpoints")     # before the folder is opened for writing
     owns("runs/mine", "/disk/checkpoints")      # True
 
-A run deletes old checkpoints when it saves new ones. Therefore it may write only into a folder that
-it started itself, even if its user or its config.gin names a different folder.
+A run deletes old checkpoints when it saves new ones. Therefore it writes only into a folder that it
+started, even if its user or its config.gin gives a different folder.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def claim_copies(checkpoints: str, copies: str) -> None:
 
 
 def owns(run_dir: str, checkpoints: str) -> bool:
-    """Returns whether a run directory and a folder of checkpoints carry the same id."""
+    """Returns whether a run directory and a folder of checkpoints have the same id."""
     mine = _read(run_dir)
     return mine is not None and (owner := _read(checkpoints)) is not None and owner.id == mine.id
 
@@ -91,8 +91,8 @@ def owns(run_dir: str, checkpoints: str) -> bool:
 def own_checkpoints(run_dir: str, checkpoint_dir: str | None) -> str:
     """Returns the checkpoint folder of a run whose config.gin sets `checkpoint_dir`.
 
-    Raises ValueError if that folder does not carry the id of the run directory. Anybody may have
-    written the directory, so the folder may belong to another run.
+    Raises ValueError if that folder has another id than the run directory: the directory is
+    untrusted, and the folder may belong to another run.
     """
     where = run_directory.checkpoints(run_dir, checkpoint_dir)
     if checkpoint_dir is not None and not owns(run_dir, where):

@@ -1,4 +1,4 @@
-"""Whether a run directory has a saved state, from which its run would continue.
+"""Finds the saved state from which a run would continue.
 
 A saved state is a checkpoint, or a copy of the newest state on this host's own disk.
 """

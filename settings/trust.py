@@ -1,8 +1,8 @@
 """Checks the modules and functions that the config.gin of a run directory names.
 
-A run directory may come from anybody, and opening it calls the functions that its config.gin names.
-Therefore only the modules and functions of `OWN` are allowed, and modules that the user trusts. A
-user trusts a module with `--trust=MODULE`, or by naming it on the same command line.
+A run directory may come from anybody, and opening it calls the functions in its config.gin.
+Therefore only the modules and functions of `OWN` are allowed, and modules that the user trusts,
+with `--trust=MODULE` or by giving them on the same command line.
 """
 
 import shlex
@@ -43,9 +43,9 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.training.optimizers": (),
     "pretrax.training.reporting.trackers": ("weights_and_biases",),  # see `OUTSIDE`
 }
-# Fields of `Run` that act outside the run's directory, and what they do there. Anybody may have
-# written a config.gin, so users have to give these fields themselves. Reading elsewhere is
-# allowed, since a run's text and initial parameters are seldom in its directory.
+# Fields of `Run` that act outside the run's directory, and what they do there. A config.gin is
+# untrusted, so users have to give these fields themselves. Reading elsewhere is allowed, since a
+# run's text and initial parameters are seldom in its directory.
 OUTSIDE: Mapping[str, str] = {
     "checkpoint_dir": "writes and deletes checkpoints in another folder",
     "local_checkpoint_dir": "writes and deletes local copies in another folder",

@@ -81,8 +81,8 @@ def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted.", cho
     Args:
       traceback: whether errors are raised with their traceback instead.
       interrupted: the message at Ctrl-C.
-      chosen: lines about the names on the command line that chose the settings. A ValueError,
-        which may be about their combination, shows them.
+      chosen: lines about the names on the command line that chose the settings, shown with a
+        ValueError, which may be about their combination.
     """
     try:
         with exit_on_interrupt(interrupted), exit_on_failed_output(), _plain_warnings():

@@ -28,13 +28,12 @@ def import_module(name: str) -> ModuleType:
 
 
 def import_current_module(name: str, times: dict[str, float]) -> ModuleType:
-    """Imports a module, again if its file has changed since the last call.
+    """Imports a module, again if a file of its folder has changed since the last call.
 
-    The modules of its folder, which it may import, are imported again with it, and if one of them
-    has changed.
+    The modules of its folder, which it may import, are then imported again too.
 
     Args:
-      times: file -> time of its last change, of the last call. It is updated.
+      times: file -> time of its last change, as of the last call. It is updated.
 
     Raises FileNotFoundError or ValueError as `import_module`.
     """

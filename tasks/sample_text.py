@@ -154,7 +154,7 @@ def _from_heldout(opened: Corpus, vocabulary: Vocabulary, length: int) -> Sample
 
 
 def count_unknown(text: SampleText) -> int:
-    """Returns the number of tokens that the vocabulary lacks, such as English in one of DNA."""
+    """Returns the number of unknown tokens, such as English in a vocabulary of DNA."""
     return int((np.concatenate(text.documents) == text.vocabulary.tokenizer.unknown).sum())
 
 
@@ -213,8 +213,8 @@ def from_task(
       module: modules or files that register the task.
       length: number of slots of a row; the document is cut to half of it.
       arranged_tokens: maximum length of a document if the task moves middles itself
-        (`seqio_corpora.seqio_mixture`). It moves the middles of only a share of the documents. The
-        first document with a moved middle is then returned if there is one, and is not cut.
+        (`seqio_corpora.seqio_mixture`). The first document with a moved middle is then returned
+        uncut, if there is one.
     """
     from .seqio import seqio_corpora, seqio_objectives, seqio_vocabularies
     from .seqio.seqio_tasks import SeqioTasks

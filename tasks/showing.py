@@ -66,8 +66,8 @@ class ObjectivePicture:
         return text.getvalue()
 
     def _repr_html_(self) -> str:
-        # A frame keeps the styles of the page and those of the notebook apart. Its color scheme is
-        # that of the notebook.
+        # A frame keeps the page's styles apart from the notebook's. It has the notebook's color
+        # scheme.
         fit = "this.style.height = this.contentDocument.documentElement.scrollHeight + 'px'"
         style = "width:100%; height:30rem; border:0; color-scheme:light dark"
         page = escape(self.html())
@@ -97,8 +97,8 @@ def show(
       objective: a name of `pretrax show --list`, such as "ul2", or a builder of an objective.
       text: a text, or several texts. A blank line begins another document. None: the beginning of
         the Zen of Python.
-      hide: pieces of the text to hide, in their order, instead of tokens drawn at random. Or ranges
-        of tokens, such as `[range(3, 6)]` for the tokens 3, 4 and 5, counted from 0.
+      hide: pieces of the text to hide, in order, or ranges of tokens, such as `[range(3, 6)]` for
+        the tokens 3, 4 and 5, counted from 0. None: tokens drawn at random.
       vocabulary: a name of `VOCABULARIES`, a SentencePiece .model, a tokenizer.json, or the
         directory of a run.
       layout: "encoder", "decoder" or "encoder_decoder". None: the layout that suits the objective.

@@ -59,7 +59,7 @@ def definition_examples() -> dict[str, list[Pair]]:
 
 
 def pair_examples() -> dict[str, list[DocstringPair]]:
-    """Returns the pairs of each split, half of which belong together (see `matched_pairs`)."""
+    """Returns the pairs of each split. Half of them belong together (see `matched_pairs`)."""
     return {part: matched_pairs(pairs) for part, pairs in definition_examples().items()}
 
 
@@ -69,8 +69,8 @@ def matched_pairs(definitions: Sequence[Pair]) -> list[DocstringPair]:
         a: A, b: B    ->    (a, A, True), (b, B, True), (a, B, False), (b, A, False)
 
     Each docstring and each piece of code is in one pair that belongs together and in one that does
-    not. Neither text alone, nor its length, therefore predicts the answer. One definition of an odd
-    number is left out.
+    not. So neither text alone nor its length predicts the answer. If the number of definitions is
+    odd, one is left out.
     """
     by_length = sorted(definitions, key=lambda pair: (len(pair.code), drawn_order(pair)))
     pairs = []

@@ -42,8 +42,8 @@ def question_examples() -> dict[str, list[PassageQuestion]]:
         PassageQuestion("self.host = host\nself.port = 80\nself.open = False\n…", "self.port", "80")
 
     The answer is part of the passage, as in SQuAD (Rajpurkar et al. 2016), and few answers can be
-    guessed from the name alone. A passage assigns at least three names. It assigns the name of a
-    question once, and assigns the value to no other name.
+    guessed from the name alone. A passage assigns at least three names, the name in the question
+    only once, and its value to no other name.
     """
 
     def examples_in(part: str, document: LibraryText, counts: Counts) -> Iterator[PassageQuestion]:

@@ -132,7 +132,7 @@ def utf8_bytes(
 ) -> Vocabulary:
     """The 256 bytes of UTF-8, as in ByT5, without training.
 
-    The number of byte ids of a text is 4 to 5 times its number of subword pieces.
+    A text has 4 to 5 times as many bytes as subwords.
 
     Args:
         specials: other special tokens, as for `special_tokens.token_ids`.
@@ -348,7 +348,7 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
 
 
 def _check_checksums(run_dir: str, values: dict[str, Any]) -> None:
-    """Raises ValueError, with its name, for a file that has changed since it was saved."""
+    """Raises ValueError, naming the file, if a file has changed since it was saved."""
     file = os.path.join(run_dir, VOCABULARY)
     try:
         saved = dict(values["checksums"])
@@ -359,7 +359,7 @@ def _check_checksums(run_dir: str, values: dict[str, Any]) -> None:
         raise damaged(file, error) from error
     for name in saved:
         if now[name] != saved[name]:
-            why = "its checksum differs from that of the saved vocabulary"
+            why = "its checksum differs from the saved one"
             raise damaged(os.path.join(run_dir, name), why)
 
 

@@ -23,9 +23,9 @@ _MAX_K_MERS = 1 << 20  # largest number of k-mers
 def write_letters(path: str, alphabet: Alphabet, k: int) -> None:
     """Writes the tokenizer.json of an alphabet's letters, or of its k-mers and its letters.
 
-    With the alphabet `protein`, the ids are those of ESM-2. k-mers follow each other without
-    overlap, and letters that do not complete a k-mer are tokens of one letter, as in the Nucleotide
-    Transformer (Dalla-Torre et al. 2024).
+    The alphabet `protein` has the ids of ESM-2. k-mers do not overlap, and letters that do not
+    complete a k-mer are tokens of one letter, as in the Nucleotide Transformer (Dalla-Torre et al.
+    2024).
 
     Raises ValueError for more than a million k-mers.
     """

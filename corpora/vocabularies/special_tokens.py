@@ -245,8 +245,8 @@ def _facts_of_text(
 def texts_of(tokenizer: Tokenizer, size: int, text: tuple[int, int]) -> TokenTexts:
     """Returns the texts of `size` ids.
 
-    Ids outside the range `text` have an empty text. So does the id of unknown text, which stands
-    for any text: its piece, such as "<unk>", is only a name.
+    Ids outside the range `text` have an empty text, and so has the id of unknown text: its piece,
+    such as "<unk>", is only a name.
     """
     first, last = text
 
@@ -311,7 +311,7 @@ def special_names(tokenizer: Tokenizer, ids: TokenIds) -> dict[int, str]:
 
 
 def _known_names(tokenizer: Tokenizer) -> dict[str, tuple[str, ...]]:
-    """Returns the names of special tokens. ESM-2 frames a protein by <cls> and <eos>."""
+    """Returns the names of special tokens. ESM-2 puts a protein between <cls> and <eos>."""
     if tokenizer.named.keys() >= {"<cls>", "<eos>"}:
         return KNOWN_NAMES | {"sep": (*KNOWN_NAMES["sep"], "<eos>")}
     return KNOWN_NAMES

@@ -36,7 +36,7 @@ def train_words(texts: Iterable[str], path: str, *, size: int, model_type: WordT
 
     Args:
         texts: the documents, which are read once.
-        size: number of ids, of which `SPECIALS` are the first.
+        size: number of ids; `SPECIALS` are the first.
         model_type: "wordpiece" or "word".
 
     Raises ValueError for no text, another model type, and a size that is too small or too large for

@@ -44,8 +44,7 @@ def character_infilling(
     `name`. They do not depend on batches, workers or the step at which a run was resumed.
 
     Args:
-        name: name of the task. It is needed since SeqIO gives all members of a mixture the same
-            seeds.
+        name: name of the task, since SeqIO gives all members of a mixture the same seeds.
         text: name of the feature with the text.
         feature: name of the output feature, whose vocabulary encodes the text.
         rate: share of texts that are rearranged.

@@ -5,12 +5,12 @@
     glue_cola, glue_sst2, glue_mrpc, glue_qqp, glue_stsb, glue_mnli, glue_mnli_mismatched,
     glue_qnli, glue_rte, glue_wnli; super_glue_boolq, …_cb, …_copa, …_multirc, …_rte, …_wic, …_wsc
 
-Texts are written as in T5's training: each field follows its name. Answers are the names of the
-classes (Raffel et al. 2020, arXiv:1910.10683, appendix D; `glue_utils.py` of T5's repository). In
-WSC the answer is a class and marks surround the two spans, as in T5's `preprocessors.wsc`. Metrics
-are the metrics of the benchmarks (Wang et al. 2018, arXiv:1804.07461; Wang et al. 2019,
-arXiv:1905.00537). ReCoRD is left out, since its answers are not classes. `register` does not read
-data or open network connections.
+Texts have T5's format: each field follows its name. Answers are the names of the classes (Raffel et
+al. 2020, arXiv:1910.10683, appendix D; `glue_utils.py` of T5's repository). In WSC the answer is a
+class and marks surround the two spans, as in T5's `preprocessors.wsc`. The metrics are the
+benchmarks' own (Wang et al. 2018, arXiv:1804.07461; Wang et al. 2019, arXiv:1905.00537). ReCoRD is
+left out, since its answers are not classes. `register` does not read data or open network
+connections.
 """
 
 import functools

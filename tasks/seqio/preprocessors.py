@@ -55,8 +55,8 @@ class CutToRows(NamedTuple):
                              ->  [1 2 3] [6 7 8] [4 5]      if documents are cut separately
 
     If the objective is not made for a stream of text, every document is cut separately. The first
-    rows of all documents then come before their second rows. The two rows of a pair, which are each
-    other's partners, are thus from different documents (while more than one document is left).
+    rows of all documents then come before their second rows, so that the two rows of a pair, which
+    are each other's partners, are from different documents (while more than one is left).
 
     Documents are `targets` i32[n]. Rows are `tokens` i32[n] and `member` i32[].
     """

@@ -5,8 +5,8 @@
     CACHE_DIR/TASK/stats.SPLIT.json               the number of examples and tokens
     CACHE_DIR/TASK/SPLIT.tfrecord-00000-of-00064  examples as `tf.train.Example`
 
-A cache holds the examples of a task as they are before its `seqio.CacheDatasetPlaceholder`. It does
-not record the vocabulary of its ids, so this module checks the vocabulary.
+A cache holds the examples of a task before its `seqio.CacheDatasetPlaceholder`. It does not record
+the vocabulary of its ids, so this module checks it.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Endless streams of documents from SeqIO tasks and mixtures. They can be stopped and resumed."""
+"""Endless, resumable streams of documents from SeqIO tasks and mixtures."""
 
 import functools
 import itertools
