@@ -28,7 +28,7 @@ def in_context(
     A question is a list of `corpora.synthetic_tasks.labeled_words` up to the label of its last
     word. Labels have a meaning only within a list. The first figure is for the largest number of
     examples, and the parts are for each number. Fewer examples are the last of the same list. The
-    notes give the score of a reader who knows the kinds of words and reads all examples.
+    notes give the best possible score.
 
         in_context(subject, shots=(0, 16))     # figures in_context, in_context/0_shots, …/16_shots
 

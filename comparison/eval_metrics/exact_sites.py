@@ -67,8 +67,8 @@ def conserved_columns(subject: Subject) -> list[Figure]:
     The certainty is the negative entropy of the letters at a site, scored as in `variant_effects`.
     The figure is the area under the ROC curve: the share of pairs of a conserved and a free site in
     which the conserved site has the lower entropy. Ties count half, so chance is 0.5. The note
-    gives the figure of a reader who knows the synthetic task. `synthetic_questions` tests the most
-    likely letters of the same sites.
+    gives the figure of the exact probabilities. `synthetic_questions` tests the most likely letters
+    of the same sites.
 
     Raises ValueError as `variant_effects`, and if all sites are of the same kind.
     """
@@ -80,7 +80,7 @@ def conserved_columns(subject: Subject) -> list[Figure]:
         )
     exact = [np.array(site.log_likelihoods) for site in task.sites]
     area, best_area = (area_under_curve(task.sites, log_probs) for log_probs in (scores, exact))
-    note = f"{len(task.sites)} sites; a reader who knows the synthetic task scores {best_area:.2f}"
+    note = f"{len(task.sites)} sites; the exact probabilities score {best_area:.2f}"
     return [Figure("conserved_columns", area, "area under the ROC curve", HIGHER, 0.5, note)]
 
 

@@ -29,8 +29,7 @@ def synthetic_questions(subject: Subject) -> list[Figure]:
     - `synthetic_questions/KIND`: the share for each kind, such as `synthetic_questions/reversed`.
 
     As in its training, a model continues the text, fills the blank or predicts masks. The baseline
-    is a random answer. The notes give the number of questions, and the score of a reader who knows
-    the synthetic task.
+    is a random answer. The notes give the number of questions and the best possible score.
 
     Raises ValueError if the run's corpus is not a synthetic task or has changed, and for a model
     that does not give text a probability.
@@ -125,6 +124,6 @@ def figures_of_questions(
                 [question.known for question in questions],
             )
         )
-        note = f"{len(indices)} questions; a reader who knows the synthetic task scores {known:.2f}"
+        note = f"{len(indices)} questions; the best possible score is {known:.2f}"
         figures[kind] = Figure(f"{name}/{kind}", share, "share", HIGHER, chance, note)
     return figures

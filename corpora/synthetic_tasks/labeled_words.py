@@ -61,9 +61,9 @@ def written(examples: Sequence[LabeledWord]) -> str:
 
 
 def known_share(shots: int) -> float:
-    """Returns the share correct for a reader who knows the kinds and has read `shots` examples.
+    """Returns the best possible share of correct labels after `shots` examples.
 
-    This reader knows the label if the examples have a word of the same kind, and otherwise guesses.
+    The label follows from an example with a word of the same kind. Without one, it is a guess.
 
     >>> [round(known_share(shots), 2) for shots in (0, 1, 8)]
     [0.25, 0.44, 0.92]

@@ -70,9 +70,8 @@ def processes(
 
     Both kinds of questions are about the first sentence of the second half: `state` about its
     state, which follows from the previous sentence, and `name` about its name. A state does not
-    occur twice in a text. A reader who knows only this, and excludes answers that were read, is
-    correct for a share of 0.29 of `state`, or 0.32 after reading the following text, too. The
-    chance is 0.25.
+    occur twice in a text. Excluding the states read so far gives a share of 0.29 of `state`, or
+    0.32 if the following text is read, too. Chance is 0.25.
 
     Args:
       documents: number of training documents; a twentieth more is held out.

@@ -26,7 +26,7 @@ class SyntheticQuestion(NamedTuple):
     # that predict masks read it, since they have read whole documents. It may contain masks. None
     # if it does not reach the end of a document.
     after: str | None = ""
-    known: float = 1.0  # share correct for a reader who knows the synthetic task and reads the text
+    known: float = 1.0  # the best possible share of correct answers
 
     @property
     def chance(self) -> float:

@@ -45,7 +45,7 @@ def test_knowing_the_answers_scores_1_and_wrong_answers_0(monkeypatch):
         "synthetic_questions/hues",
         "synthetic_questions/sizes",
     ]
-    assert figures[0].note == "2 questions; a reader who knows the synthetic task scores 0.95"
+    assert figures[0].note == "2 questions; the best possible score is 0.95"
 
 
 @pytest.mark.parametrize(
