@@ -160,9 +160,9 @@ def job_options(options: argparse.Namespace) -> JobOptions:
 
 
 def reported(asked: str, settings: Sequence[Sequence[str]]) -> str:
-    """Returns the directory of the results that a name, a file or a directory asks for.
+    """Returns the directory of results for a comparison's name, gin file or directory.
 
-    A directory may have the name of a comparison, as the folder objectives of a checkout has.
+    A directory may have the name of a comparison, like the folder objectives of a checkout.
     """
     is_name = asked.endswith(".gin") or asked in named_comparisons()
     has_results = (Path(asked) / results.COMPARISON).exists()

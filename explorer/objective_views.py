@@ -1,4 +1,4 @@
-"""The picture of an objective on a text, as a page asks for it."""
+"""The picture of an objective on a text, for a page."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""The predictions of a trained model for a text, as a page asks for them."""
+"""The predictions of a trained model for a text, for a page."""
 
 import collections
 import contextlib

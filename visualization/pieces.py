@@ -1,4 +1,4 @@
-"""Finds the tokens of the pieces of a text that a user asks to hide."""
+"""Finds the tokens of the pieces of text that a user hides."""
 
 import itertools
 import re
