@@ -1,7 +1,7 @@
 """Pages of all objectives that need no server: a few settings of each, to step through.
 
-The pages need no program either. A choice of settings is a group of radio buttons, so that the
-arrow keys step through them.
+The pages need no JavaScript either: the settings are radio buttons, so that the arrow keys step
+through them.
 """
 
 import dataclasses

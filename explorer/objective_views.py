@@ -216,7 +216,7 @@ def _built(build: Partial, ids: TokenIds) -> Objective:
 
 @functools.lru_cache(maxsize=64)
 def _encoded(text: str, vocabulary: str, changed: float) -> SampleText:
-    """Returns a text in a vocabulary or that of a run, which is read again once it has changed."""
+    """Returns a text as token ids. A run's vocabulary is read again after it has changed."""
     documents = sample_text.read_documents([text])
     if vocabulary == "words":
         return sample_text.from_words(documents)

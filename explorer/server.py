@@ -68,7 +68,7 @@ class Server(ThreadingHTTPServer):
     Args:
       port: the port; 0 for a free one.
 
-    Raises ValueError if the server cannot listen there, for example since the port is in use.
+    Raises ValueError if the server cannot listen there, for example if the port is in use.
     """
 
     daemon_threads = True

@@ -28,7 +28,7 @@ def left_out_tokens(view: ModelView) -> np.ndarray:
 def predicted_tokens(view: ModelView) -> np.ndarray:
     """Returns a bool[rows, L] mask of the text tokens that are targets or labels with a weight.
 
-    A target may have further tokens, as those of its bag.
+    A target may have further tokens, such as the rest of its bag.
     """
     predicted_slots = [weighted_slots(view, "targets"), weighted_slots(view, "labels")]
     predicted_slots += [

@@ -77,7 +77,7 @@ def content(picture: Picture) -> str:
 
 
 def folded_examples(examples: Sequence[Example]) -> str:
-    """Returns a card for each example, of which only the first is unfolded."""
+    """Returns a card for each example. Only the first is unfolded."""
     count = len(examples)
     return "".join(
         html.folded(

@@ -85,8 +85,8 @@ def _tag_on_page(tag: re.Match[str]) -> str:
 def standalone(svg: str) -> str:
     """Returns the SVG of `drawn` as a file with its own colors and background.
 
-    They are light or dark, as the reader's system is. Coordinates are cut to two decimals, which
-    halves the size of the file.
+    They are light or dark, like the reader's system. Coordinates are cut to two decimals, which
+    halves the file.
     """
     svg = re.sub(r"<!--.*?-->", "", svg)
     svg = re.sub(r"<[^>]*>", _tag_of_file, svg)
