@@ -33,6 +33,7 @@ import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -70,13 +71,13 @@ PARTS = (
 )
 FAILED = "failed"  # begins the text of a result that could not be measured
 START = 20  # seconds that a part needs for its first result
+OPTIONS: dict[str, Any] = dict(
+    names=PARTS, minutes=8.0, out=Path("accelerator.json"), tiny=False, part=None
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    out = Path("accelerator.json")
-    options = read_options(
-        arguments, __doc__, names=PARTS, minutes=8.0, out=out, tiny=False, part=None
-    )
+    options = read_options(arguments, __doc__, **OPTIONS)
     if options.part:
         for row in measured(options.part, options.tiny):
             print(json.dumps(row), flush=True)
@@ -317,7 +318,7 @@ def attention(tiny: bool) -> Iterator[dict]:
 
     from benchmarks import attention as alone
 
-    options = alone.parse([])
+    options = read_options([], None, **alone.OPTIONS)
     options.heads = 2 if tiny else options.heads
     platform, failed = jax.devices()[0].platform, False
     for i, way in enumerate(("plain", "JAX's", "fused")):  # kernels that may crash come last

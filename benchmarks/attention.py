@@ -9,9 +9,9 @@ other devices. Memory is what a program needs in addition to its inputs and outp
 `accelerator.py attention` measures the time, on an accelerator.
 """
 
-import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -27,10 +27,13 @@ from pretrax.models.positions import MAX_DISTANCE, bias_at
 from pretrax.training.devices.topologies import devices_of, read_topology, use_cpu
 
 MIB = 2**20
+OPTIONS: dict[str, Any] = dict(
+    compile="h100:1", slots=[512, 2048, 8192, 32768], rows=1, heads=16, width=64
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(arguments, __doc__, **OPTIONS)
     use_cpu()
     device = devices_of(read_topology(options.compile))[0]
     console = Console()
@@ -44,13 +47,6 @@ def main(arguments: list[str] | None = None) -> None:
             ]
             table.add_row(kind, f"{slots:,}", *map(shown, figures))
     console.print(table)
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    slots = [512, 2048, 8192, 32768]
-    return read_options(
-        arguments, __doc__, compile="h100:1", slots=slots, rows=1, heads=16, width=64
-    )
 
 
 # --- what is measured -----------------------------------------------------------------------------

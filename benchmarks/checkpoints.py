@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -32,12 +33,11 @@ from pretrax.training.state import State, parameter_count
 
 VOCABULARY = 32_128
 GIB = 2**30
+OPTIONS: dict[str, Any] = dict(models=["gpt2", "gpt2_medium"], repeats=3, folder=None)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = read_options(
-        arguments, __doc__, models=["gpt2", "gpt2_medium"], repeats=3, folder=None
-    )
+    options = read_options(arguments, __doc__, **OPTIONS)
     times = ("training waits, s", "written after, s", "read, s")
     table = plain_table("model", "parameters", "GiB", *times)
     for name in options.models:

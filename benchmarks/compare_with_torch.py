@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -69,12 +69,11 @@ MODELS = {
     "gpt2": Measured(file="gpt2", mlp=4, layers={"num_layers": 6}, lengths={"decoder": 512}),
     "bert": Measured(file="bert_base", mlp=4, layers={"num_layers": 6}, lengths={"encoder": 512}),
 }
+OPTIONS: dict[str, Any] = dict(rows=16, repeats=5, width=256, dtype="float32", torch=None)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = read_options(
-        arguments, __doc__, rows=16, repeats=5, width=256, dtype="float32", torch=None
-    )
+    options = read_options(arguments, __doc__, **OPTIONS)
     if options.torch:
         torch_process(options.torch, options.dtype)
     else:

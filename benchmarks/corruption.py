@@ -20,6 +20,7 @@ import sys
 import time
 import types
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -37,19 +38,12 @@ SETTINGS = {
     "sequence_classification": {"num_classes": 4},
     "token_classification": {"num_classes": 4},
 }
+OPTIONS: dict[str, Any] = dict(t5=None, repeats=9, batch=256, tokens=400_000)
 
 
 def main(arguments: list[str] | None = None) -> None:
     with one_core():
-        options = read_options(
-            arguments,
-            __doc__,
-            names=builders(),
-            t5=None,
-            repeats=9,
-            batch=256,
-            tokens=400_000,
-        )
+        options = read_options(arguments, __doc__, names=builders(), **OPTIONS)
         report(bare_calls(options) | pipelines(options), options)
 
 

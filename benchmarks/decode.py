@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -53,21 +54,13 @@ else:
 TEXTS = 16  # number of prompts of a run, and of the modules that they are cut from
 SPEED = ("tokens/s", "ms a token", "CPU ms")  # columns that `speed` fills
 MODULES = ("argparse", "asyncio", "calendar", "csv", "decimal", "difflib", "json", "logging")
+OPTIONS: dict[str, Any] = dict(
+    layers=6, width=512, vocabulary=8192, batches=[1, 32], prompt=32, new=64, repeats=5, run=None
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = read_options(
-        arguments,
-        __doc__,
-        layers=6,
-        width=512,
-        vocabulary=8192,
-        batches=[1, 32],
-        prompt=32,
-        new=64,
-        repeats=5,
-        run=None,
-    )
+    options = read_options(arguments, __doc__, **OPTIONS)
     console = Console(width=110, highlight=False)
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     console.print(

@@ -50,10 +50,11 @@ from pretrax.training.run_configuration import read_run
 
 LINE = 60  # letters
 CHROMOSOME = 5_000_000  # letters
+OPTIONS: dict[str, Any] = dict(letters=20_000_000, repeats=3)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = read_options(arguments, __doc__, letters=20_000_000, repeats=3)
+    options = read_options(arguments, __doc__, **OPTIONS)
     console = Console(width=130)
     columns = ("letters", "tokens stored", "rows packed", "file to rows")
     columns += ("SeqIO.parse", "ratio", "SimpleFastaParser", "ratio")

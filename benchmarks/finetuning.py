@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -28,10 +29,17 @@ from benchmarks.objectives import trained_once
 from pretrax.comparison.statistics import estimate
 
 STARTS = ("pre-trained", "from scratch")
+OPTIONS: dict[str, Any] = dict(
+    run="finetune_text_to_text",
+    steps=150,
+    seeds=20,
+    folder=Path("runs/finetuning"),
+    gin_bindings=[],
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse(arguments)
+    options = read_options(arguments, __doc__, **OPTIONS)
     console = Console(width=110, highlight=False)
     pairs = [(start, seed) for seed in range(options.seeds) for start in STARTS]
     scores = {pair: trained(options, *pair) for pair in track(pairs, "Training", console=console)}
@@ -39,18 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(
         f"The runs are in {options.folder}. Next: "
         f"pretrax evaluate --run={options.folder}/NAME --task=…"
-    )
-
-
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    return read_options(
-        arguments,
-        __doc__,
-        run="finetune_text_to_text",
-        steps=150,
-        seeds=20,
-        folder=Path("runs/finetuning"),
-        gin_bindings=[],
     )
 
 

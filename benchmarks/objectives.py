@@ -53,17 +53,13 @@ STEPS = {
 }
 # In addition to the settings of the small run, whose peak is for a causal model.
 BINDINGS = {"permutation_lm": ["optimizers.warmup_cosine.peak = 0.03"]}
+OPTIONS: dict[str, Any] = dict(
+    names=CATALOG, steps=0, folder=Path("runs/objectives"), gin_bindings=[]
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = read_options(
-        arguments,
-        __doc__,
-        names=CATALOG,
-        steps=0,
-        folder=Path("runs/objectives"),
-        gin_bindings=[],
-    )
+    options = read_options(arguments, __doc__, **OPTIONS)
     console = Console(highlight=False, width=110)
     found = {}
     # "bert" comes before runs that start from it.

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -38,10 +39,11 @@ MODELS = {
 }
 POLICIES = ("single", "concatenate", "isolate", "whole")
 BATCH = 64  # number of rows of a batch of a timed reader
+OPTIONS: dict[str, Any] = dict(documents=20_000, tokens=10_000_000, repeats=3)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = read_options(arguments, __doc__, documents=20_000, tokens=10_000_000, repeats=3)
+    options = read_options(arguments, __doc__, **OPTIONS)
     corpora = {"Python functions": python_functions(), "log-normal": log_normal()}
     corpora = {name: lengths[: options.documents] for name, lengths in corpora.items()}
     console = Console(width=120)

@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -70,8 +70,11 @@ class Planted(NamedTuple):
     family: str  # id of the document that it copies
 
 
+OPTIONS: dict[str, Any] = dict(documents=2_000, planted=50)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    options = read_options(arguments, __doc__, documents=2_000, planted=50)
+    options = read_options(arguments, __doc__, **OPTIONS)
     console = Console(width=110)
     texts = {f"own/{d.name}": d.read() for d in library_documents()[-options.documents :]}
     planted = plant(texts, options.planted)

@@ -13,7 +13,7 @@ time. Times are for the prompts of all rows, and for one token of each row.
 
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -47,11 +47,13 @@ class Figures(NamedTuple):
     problem: str = ""
 
 
+OPTIONS: dict[str, Any] = dict(
+    run="runs/ul2_20b_c4.gin", slice="v5e:4x4", rows=16, prompt=512, new=128
+)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    run = "runs/ul2_20b_c4.gin"
-    options = read_options(
-        arguments, __doc__, run=run, slice="v5e:4x4", rows=16, prompt=512, new=128
-    )
+    options = read_options(arguments, __doc__, **OPTIONS)
     topology = read_topology(options.slice)
     use_cpu()
     console = Console(highlight=False)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -95,10 +95,11 @@ CASES = {
     "llama3_8b": decoder("llama3_8b", "v5p:4x4x4", 64, 8192, 128_256, data=2, fsdp=32),
     "mixtral_8x7b": decoder("mixtral_8x7b", "v5p:4x4x4", 64, 4096, 32_128, fsdp=8, expert=8),
 }
+OPTIONS: dict[str, Any] = dict(names=CASES, out=Path("slices.json"), case=None)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = read_options(arguments, __doc__, names=CASES, out=Path("slices.json"), case=None)
+    options = read_options(arguments, __doc__, **OPTIONS)
     if options.case:
         print(json.dumps(figures(CASES[options.case])), flush=True)
         return

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -53,8 +53,11 @@ class Steps(NamedTuple):
     take: Callable[[], float]  # takes a step and returns its seconds
 
 
+OPTIONS: dict[str, Any] = dict(names=NAMES, repeats=20)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = read_options(arguments, __doc__, names=NAMES, repeats=20)
+    options = read_options(arguments, __doc__, **OPTIONS)
     console = Console(highlight=False, width=110)
     table = plain_table("objective", "run", "ms per step", "relative", "relative per token", left=2)
     plain: dict[str, Steps] = {}

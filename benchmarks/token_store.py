@@ -23,6 +23,7 @@ import tempfile
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
@@ -46,18 +47,13 @@ from pretrax.settings.folders import Folder
 STEPS = 10**6  # number of steps of the run that is resumed
 DOCUMENTS_OF_A_STEP = 600
 SHARDS = 4  # number of shards that several processes read
+OPTIONS: dict[str, Any] = dict(
+    documents=365_000_000, tokens=20_000_000, repeats=3, processes=[1, 2, 4], folder=None
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = read_options(
-        arguments,
-        __doc__,
-        documents=365_000_000,
-        tokens=20_000_000,
-        repeats=3,
-        processes=[1, 2, 4],
-        folder=None,
-    )
+    options = read_options(arguments, __doc__, **OPTIONS)
     console = Console(width=120)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         large, small = os.path.join(folder, "large"), os.path.join(folder, "small")

@@ -26,6 +26,7 @@ from benchmarks import (
     step_times,
     token_store,
 )
+from benchmarks.common import read_options
 from benchmarks.compare_with_torch import processor
 from pretrax.data.token_store import open_store
 from pretrax.objectives.catalog import CATALOG, run_of
@@ -272,7 +273,8 @@ def test_failing_attention_has_an_error_instead_of_figures():
     def refuses(*arrays):
         raise NotImplementedError("no kernel\nfor it")
 
-    inputs = attention.inputs("causal", 8, attention.parse(["--heads=1", "--width=8"]))
+    options = read_options(["--heads=1", "--width=8"], None, **attention.OPTIONS)
+    inputs = attention.inputs("causal", 8, options)
     row = accelerator.times_of(refuses, inputs)
     assert row["forward, ms"] == "failed: NotImplementedError: no kernel"
     assert row["rows"] == 1 and row["both, TFLOP/s"] is None
@@ -317,7 +319,8 @@ def test_slices_benchmark_skips_measured_cases_and_reports_failures(tmp_path, mo
     """Devices of this process stand in for a slice. Compiled programs are reused."""
     sizes = "training.Run.sequence_lengths = {'encoder': 32}", "training.Run.vocabulary_rows = 256"
     case = slices.Case("v5e:2x4", ("runs/encoder.gin",), sizes)
-    monkeypatch.setattr(slices, "CASES", {"small": case, "fails": case, "other": case})
+    for name in ("small", "fails", "other"):
+        monkeypatch.setitem(slices.CASES, name, case)
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     monkeypatch.setattr(slices, "use_cpu", lambda: None)
     asked = []
@@ -419,7 +422,7 @@ def test_objectives_and_finetuning_benchmarks_print_their_scores(tmp_path, capsy
             f"--gin_bindings=INITIAL_RUN = '{start / 'span_corruption'}'",
             "--gin_bindings=seqio_evaluation.evaluation_tasks.examples = 4",
         ]
-        options = finetuning.parse(of_finetuning)
+        options = read_options(of_finetuning, None, **finetuning.OPTIONS)
         first = [finetuning.trained(options, start, 0) for start in finetuning.STARTS]
         for run in list(folder.iterdir()):
             shutil.copytree(run, run.with_name(run.name.removesuffix("0") + "1"))

@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 
 import pretrax
+from benchmarks.common import read_options
 from pretrax import cli
 from pretrax.cli import compare, explore
 from pretrax.comparison import results
@@ -542,7 +543,8 @@ def start(arguments):
 def run_script(arguments):
     script, *rest = arguments
     if Path(script).parent.name == "benchmarks":  # tests/test_benchmarks.py runs these.
-        importlib.import_module(f"benchmarks.{Path(script).stem}").parse(rest)
+        benchmark = importlib.import_module(f"benchmarks.{Path(script).stem}")
+        read_options(rest, None, **benchmark.OPTIONS)
     elif Path(script).parent.name == "docs":  # tests/test_guide.py draws the pages.
         assert (ROOT / script).is_file()
     else:
