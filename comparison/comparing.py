@@ -171,15 +171,15 @@ def run_comparison(
     console: Console,
     machines: Machines = Machines(),  # noqa: B008
     trusted: Sequence[str] = (),
-    power: bool = False,
+    only_pilot: bool = False,
 ) -> list[Trial]:
     """Runs the missing parts of a comparison and writes its report. Returns the failed trials.
 
     Args:
       trusted: modules that the run directories may name, see `settings.trust`.
-      power: whether to run and print only a pilot (`comparison.pilot`).
+      only_pilot: whether to run and print only a pilot (`comparison.pilot`).
     """
-    if power:
+    if only_pilot:
         check_pilot(comparison)
     directory = comparison.directory
     start = start_trial
@@ -208,7 +208,7 @@ def run_comparison(
         runs = planned_runs(facts, comparison)
         facts = tune(comparison, runs, facts, trusted, run)
         trials = trials_of(comparison, runs, facts, trusted)
-        if power:
+        if only_pilot:
             return run_pilot(comparison, console, trials, run)
         trials, failed = run_to_the_last_look(comparison, trials, run)
         results.write(directory, results_of(comparison, trials))

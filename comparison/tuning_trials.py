@@ -92,18 +92,11 @@ def _with_trial(
     trusted: Sequence[str],
 ) -> tuple[TuningTrial, Trial]:
     """Returns the tuning trial with its directory and steps, and the trial that trains it."""
-    variant = tuning_trial.variant
-    value = tuning_trial.value
-    seed = tuning_trial.seed
-    parts = (
-        folder_of(variant),
-        folder_of(repr(value)),
-        f"round_{tuning_trial.round + 1}",
-        f"seed_{seed}",
-    )
-    folder = "/".join((TUNING, *parts))
-    steps = tuning_trial_steps(tuning.shares[tuning_trial.round], facts.steps)
-    name = f"{variant}, {value:g}, round {tuning_trial.round + 1}"
+    variant, value, number, seed, *_ = tuning_trial
+    values = f"{TUNING}/{folder_of(variant)}/{folder_of(repr(value))}"
+    folder = f"{values}/round_{number + 1}/seed_{seed}"
+    steps = tuning_trial_steps(tuning.shares[number], facts.steps)
+    name = f"{variant}, {value:g}, round {number + 1}"
     run = dataclasses.replace(
         with_value(tuning, run, value),
         corpus=Partial(corpora.validation_split, corpus=run.corpus),
