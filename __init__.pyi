@@ -2,8 +2,8 @@
 from .comparison.comparing import compare as compare
 from .data.collators import Collator as Collator
 from .data.token_store_files import write_store as write_store
-from .inference.answering.answers import Options as Options
 from .inference.answering.answers import answer as answer
+from .inference.answering.options import Options as Options
 from .objectives.contract import Facts as Facts
 from .objectives.contract import Objective as Objective
 from .objectives.contract import Rows as Rows

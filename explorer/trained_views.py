@@ -14,8 +14,8 @@ from annotated_types import Ge, Le
 
 from ..constraints import NonNegative, Seed, Share, check_fields
 from ..corpora.vocabularies import load_vocabulary
-from ..inference.answering.answers import Options, answer
-from ..inference.answering.generation import Decoding
+from ..inference.answering.answers import answer
+from ..inference.answering.options import Decoding, Options
 from ..inference.answering.top_tokens import Alternatives, top_tokens
 from ..inference.answering.unmasking import MaskSteps, Order, Unmasking, unmasking_steps
 from ..inference.trained import MODES, Trained, check_mode, mode_names, mode_of, prompt_form

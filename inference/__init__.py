@@ -1,15 +1,16 @@
 """Inference with a trained model: generation, filling, scoring, classification and embeddings."""
 
 from . import modes as _modes  # noqa: F401  (registers them)
-from .answering.answers import Options, answer
+from .answering.answers import answer
 from .answering.classifying import classify, judge, tag
 from .answering.continued_blocks import continue_blocks
 from .answering.embeddings import embed
-from .answering.generation import Answer, Decoding, Draft, generate
+from .answering.generation import Answer, generate
 from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
 from .answering.insertions import Written, insert
 from .answering.masks import Guess, fill_masks
 from .answering.next_tokens import next_tokens
+from .answering.options import Decoding, Draft, Options
 from .answering.scoring import Scored, score
 from .answering.unmasking import Unmasking, unmask
 from .decoding.batching import Batching

@@ -14,7 +14,8 @@ import numpy as np
 
 from ..constraints import Count, checked
 from ..objectives.cross_entropy import cross_entropy
-from .answering.generation import Decoding, generate
+from .answering.generation import generate
+from .answering.options import Decoding, Options
 from .answering.scoring import answer_log_probs, answered_prompt
 from .decoding.batching import Batching
 from .prompting.prompts import Prompt, text_prompt
@@ -154,7 +155,7 @@ def _answers(trained: Trained, arguments: Sequence[tuple[str, dict]], batch_size
         most = longest and longest - 1 - decoding.max_new
         prompts = [text_prompt(trained, mode, arguments[number][0]) for number in numbers]
         prompts = [_cut(trained, prompt, most) for prompt in prompts]
-        for number, (answer, *_) in zip(numbers, generate(trained, prompts, decoding)):
+        for number, (answer, *_) in zip(numbers, generate(trained, prompts, Options(decoding))):
             answers[number] = answer.text
     return answers
 

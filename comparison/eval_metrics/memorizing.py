@@ -8,7 +8,7 @@ import numpy as np
 from ...constraints import Count, checked
 from ...corpora.planted import middle, other_documents, passages_of, planted_passages
 from ...data.corpus import Corpus
-from ...inference import Decoding, Trained, generate
+from ...inference import Decoding, Options, Trained, generate
 from ...inference.prompting.prompts import Prompt
 from ...inference.trained import prompt_form
 from ...settings.partial import functions_in, parameters
@@ -97,7 +97,7 @@ def _figures(
     starts = [passage[:prompt_tokens].tolist() for passage in passages]
     truth = [passage[prompt_tokens : prompt_tokens + tokens].tolist() for passage in passages]
     prompts = [Prompt([], [*form.before, *start]) for start in starts]
-    answers = generate(trained, prompts, Decoding(max_new=tokens))
+    answers = generate(trained, prompts, Options(Decoding(max_new=tokens)))
     answer_tokens = [answer.tokens for (answer,) in answers]
     matched = [repeated_tokens(*pair) for pair in zip(answer_tokens, truth)]
     note = f"{len(passages)} passages, {tokens} tokens after {prompt_tokens} tokens"

@@ -2,24 +2,23 @@
 
 For example:
 
-    answers = generate(trained, prompts, Decoding(max_new=32, temperature=0.8, top_p=0.95))
+    answers = generate(trained, prompts, Options(Decoding(max_new=32, temperature=0.8)))
     answers[0][0].text
 """
 
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
 from ..decoding.batching import Batching
 from ..decoding.beam_search import beam_search
 from ..decoding.decoding import Decoded, Prompts, decode_stream, decoding_form
 from ..decoding.generation_rules import NO_RULES
-from ..decoding.sampling import Sampling, numbered_keys
+from ..decoding.sampling import numbered_keys
 from ..decoding.speculation import (
     DraftCounts,
     Drafter,
@@ -31,75 +30,9 @@ from ..decoding.speculation import (
 from ..prompting.prompts import Prompt, batch_prompts, decode_after, prompt_size, prompts_width
 from ..prompting.windows import check_prompts
 from ..trained import Trained, allowed_token_mask, answer_opening, stop_ids
+from .options import Decoding, Draft, Options
 
 CHUNK_SIZE = 16  # number of tokens between two checks for stop strings
-
-
-@dataclasses.dataclass(frozen=True)
-class Decoding:
-    """Settings of text generation.
-
-        Decoding(max_new=32, temperature=0.8, top_p=0.95, samples=4)
-
-    Raises:
-      ValueError: A value is out of range, or values exclude each other.
-
-    Attributes:
-      max_new: Maximum number of new tokens.
-      temperature: Sampling temperature. 0: greedy decoding.
-      top_k: Number of most likely tokens to sample from. By default, all.
-      top_p: Total probability of the most likely tokens to sample from (nucleus sampling). By
-        default, 1.
-      min_p: Least probability of a sampled token, relative to the most likely token. By default, 0.
-      repetition_penalty: Factor that lowers the logits of tokens that the text already has (Keskar
-        et al. 2019, arXiv:1909.05858). 1: no penalty.
-      beams: Width of the beam search. 1: no beam search.
-      length_penalty: Length penalty of the beam search. Values above 1 favor longer answers.
-      samples: Number of answers to each text: samples, or the best beams.
-      stop_strings: Texts that end an answer. The answer ends before the first of them.
-      seed: Seed of sampling.
-      batch_size: Number of rows of a batch.
-      own_drafts: Whether the model drafts for itself in speculative decoding, with its heads for
-        tokens ahead or with masks.
-    """
-
-    max_new: Count = 64
-    temperature: NonNegative = 0.0
-    top_k: Count | None = None
-    top_p: PositiveShare | None = None
-    min_p: Share | None = None
-    repetition_penalty: Positive = 1.0
-    beams: Count = 1
-    length_penalty: float = 1.0
-    samples: Count = 1
-    stop_strings: tuple[str, ...] = ()
-    seed: int = 0
-    batch_size: Count = 32
-    own_drafts: bool = False
-
-    def __post_init__(self):
-        check_fields(self)
-        if self.beams > 1 and (self.sampling != Sampling() or self.own_drafts):
-            raise ValueError(
-                f"Got beams={self.beams} with sampling, a penalty or drafts, which beam search "
-                "does not support: set beams=1, or leave them out."
-            )
-        if self.samples > 1 and self.beams == 1 and not self.temperature:
-            raise ValueError(
-                f"Got samples={self.samples} with temperature=0, which gives the same answer "
-                "each time: set a temperature, or beams."
-            )
-        if 1 < self.beams < self.samples:
-            raise ValueError(
-                f"Got samples={self.samples}, expected at most the {self.beams} beams: set more "
-                "beams."
-            )
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling(
-            self.repetition_penalty, self.temperature, self.top_k, self.top_p, self.min_p
-        )
 
 
 class Answer(NamedTuple):
@@ -110,13 +43,6 @@ class Answer(NamedTuple):
     # Natural log-probability of the tokens, including the stop id or string, or a beam's score.
     log_prob: float
     ended: bool  # whether a stop id or a stop string ended the text
-
-
-class Draft(NamedTuple):
-    """A source of drafts for speculative decoding, with its parameters."""
-
-    drafter: Drafter
-    params: dict
 
 
 def draft_model(small: Trained, trained: Trained, number: int) -> Draft:
@@ -153,26 +79,17 @@ def trained_drafts(trained: Trained) -> tuple[Any, dict, Drafter, dict]:
 def generate(
     trained: Trained,
     prompts: Sequence[Prompt],
-    decoding: Decoding,
-    *,
-    draft: Draft | None = None,
+    options: Options,
     special: Sequence[int] | None = None,
-    numbers: Sequence[int] | None = None,
-    on_text: Callable[[str], None] | None = None,
-    on_batch: Callable[[int], None] | None = None,
-    on_drafts: Callable[[DraftCounts], None] | None = None,
 ) -> list[list[Answer]]:
-    """Returns `decoding.samples` answers to each prompt, in the order of the prompts.
+    """Returns the sampled answers to each prompt, in the order of the prompts.
 
         prompts = [text_prompt(trained, "continue", "Once upon")]
-        generate(trained, prompts, Decoding(max_new=8))[0][0].text
+        generate(trained, prompts, Options(Decoding(max_new=8)))[0][0].text
 
     Args:
       special: special tokens that answers may have, in addition to end-of-sequence. None: all but
         padding.
-      numbers: numbers of the prompts, for their random keys. None: 0, 1, ….
-      on_text: called with the partial answer after each chunk of tokens, for a single prompt.
-      on_drafts: called after each batch of speculative decoding with its counts of drafts.
 
     Raises:
       ValueError: A prompt does not fit the model's positions, or speculative decoding cannot follow
@@ -181,53 +98,54 @@ def generate(
     Warns if a prompt is longer than the rows of training.
     """
     model = trained.model
+    decoding = options.decoding
     stops = stop_ids(trained)
     if decoding.own_drafts:
-        decoding_model, params, drafter, draft_params = trained_drafts(trained)
-        draft = Draft(drafter, draft_params)
+        decoding_model, params, *own = trained_drafts(trained)
+        options = dataclasses.replace(options, draft=Draft(*own))
     else:
         decoding_model, params = decoding_form(model, trained.params)
-    if draft:
+    if options.draft:
         _check_no_rules(trained)
     check_prompts(trained, prompts, decoding.max_new)
+    if not len(prompts) == decoding.samples == 1:
+        options = dataclasses.replace(options, on_text=None)
     generator = _Generator(
         trained=trained,
-        decoding=decoding,
+        options=options,
         model=decoding_model,
         params=params,
-        draft=draft,
         settings=dict(
             max_new=decoding.max_new,
             stop_ids=stops,
             allowed_tokens=allowed_token_mask(trained.ids, model.vocab_size, special, stops),
         ),
-        on_text=on_text if len(prompts) == decoding.samples == 1 else None,
-        on_drafts=on_drafts,
     )
 
     def answers(chosen: list[int]) -> list[list[Answer]]:
         rows = [prompts[i] for i in chosen]
         if decoding.beams > 1:
             return generator.search(rows)
-        row_numbers = chosen if numbers is None else [numbers[i] for i in chosen]
-        return generator.sample(rows, row_numbers, num_live=len(set(chosen)))
+        numbers = chosen if options.numbers is None else [options.numbers[i] for i in chosen]
+        return generator.sample(rows, numbers, num_live=len(set(chosen)))
 
     rows_per_prompt = decoding.beams if decoding.beams > 1 else decoding.samples
-    batching = Batching(max(decoding.batch_size // rows_per_prompt, 1), on_batch)
+    batching = Batching(max(decoding.batch_size // rows_per_prompt, 1), options.on_batch)
     return batching.run(answers, [prompt_size(model.layout, prompt) for prompt in prompts])
 
 
 class _Generator(NamedTuple):
-    """A model in its decoding form, with the settings and callbacks of `generate`."""
+    """A model in its decoding form, with the options of `generate`."""
 
     trained: Trained
-    decoding: Decoding
+    options: Options
     model: Any
     params: dict
-    draft: Draft | None
     settings: dict[str, Any]  # common arguments of all decoders
-    on_text: Callable[[str], None] | None
-    on_drafts: Callable[[DraftCounts], None] | None
+
+    @property
+    def decoding(self) -> Decoding:
+        return self.options.decoding
 
     def batch(self, rows: list[Prompt]) -> Prompts:
         model = self.trained.model
@@ -267,6 +185,7 @@ class _Generator(NamedTuple):
         repeated = [prompt for prompt in rows for _ in samples]
         row_numbers = [number * len(samples) + k for number in numbers for k in samples]
         keys = numbered_keys(self.decoding.seed, row_numbers)
+        on_text = self.options.on_text
         answers: list[Answer] = []
         for decoded in self.chunks(self.batch(repeated), keys, num_live * len(samples)):
             decoded_rows = zip(repeated, *map(np.asarray, decoded))
@@ -280,23 +199,23 @@ class _Generator(NamedTuple):
                 )
                 for old, (prompt, tokens, start, end, log_probs) in old_and_decoded
             ]
-            if self.on_text and not answers[0].ended:
-                self.on_text(without_partial_stop(answers[0].text, self.decoding.stop_strings))
+            if on_text and not answers[0].ended:
+                on_text(without_partial_stop(answers[0].text, self.decoding.stop_strings))
             if all(answer.ended for answer in answers):
                 break
-        if self.on_text:
-            self.on_text(answers[0].text)
+        if on_text:
+            on_text(answers[0].text)
         return [answers[i : i + len(samples)] for i in range(0, len(answers), len(samples))]
 
     def chunks(self, batch: Prompts, keys, num_live: int) -> Iterator[Decoded]:
         """Yields the rows after each chunk of tokens, or once after speculative decoding."""
         kwargs = self.settings | dict(sampling=self.decoding.sampling, keys=keys)
-        if self.draft is None:
+        if self.options.draft is None:
             kwargs |= dict(rules=self.trained.rules, chunk_size=CHUNK_SIZE)
             return decode_stream(self.model, self.params, batch, **kwargs)
-        decoded, counts = speculate(self.model, self.params, *self.draft, batch, **kwargs)
-        if self.on_drafts:
-            self.on_drafts(DraftCounts(*(x[:num_live] for x in counts)))
+        decoded, counts = speculate(self.model, self.params, *self.options.draft, batch, **kwargs)
+        if self.options.on_drafts:
+            self.options.on_drafts(DraftCounts(*(x[:num_live] for x in counts)))
         return iter([decoded])
 
 

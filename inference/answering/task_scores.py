@@ -11,8 +11,8 @@ from ...settings.atomic_writes import write_text
 from ...settings.run_directory import EVALUATION, add_evaluation
 from ..decoding.batching import Batching
 from ..trained import MODES, Trained, mode_of
-from .answers import Options, answer
-from .generation import Decoding
+from .answers import answer
+from .options import Decoding, Options
 from .scoring import score
 
 

@@ -4,7 +4,9 @@ import functools
 from collections.abc import Sequence
 
 from ...objectives import PromptForm
-from ..answering.answers import Options, answer_record, generate_answers, map_items
+from ..answering.answers import answer_record, map_items
+from ..answering.generation import generate
+from ..answering.options import Options
 from ..prompting.prompts import text_prompt
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, register_mode
 
@@ -24,7 +26,7 @@ def _written(
 ) -> list[dict]:
     denoiser = options.denoiser if denoised else None
     prompts = map_items(texts, options, lambda text: text_prompt(trained, mode, text, denoiser))
-    return [answer_record(answers) for answers in generate_answers(trained, prompts, options)]
+    return [answer_record(answers) for answers in generate(trained, prompts, options)]
 
 
 def _mode(name: str, about: str, layouts: tuple[str, ...], denoised: bool = True, **others) -> Mode:

@@ -5,8 +5,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..answering.answers import Options, answer_record, generate_answers, map_items, text_field
-from ..answering.generation import Answer
+from ..answering.answers import answer_record, map_items, text_field
+from ..answering.generation import Answer, generate
+from ..answering.options import Options
 from ..prompting.prompts import BLANK, fill_blanks, infill_prompt, middle_prompt, next_blank
 from ..trained import (
     Mode,
@@ -23,7 +24,7 @@ from .continuations import DECODING, causal_form
 def _infill(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
     prompts = map_items(texts, options, lambda text: infill_prompt(trained, text, options.denoiser))
     if prompt_form(trained, "infill").blanks == "together":
-        answers = generate_answers(trained, prompts, options, special=trained.ids.sentinels)
+        answers = generate(trained, prompts, options, special=trained.ids.sentinels)
     else:
         answers = _infilled_one_by_one(trained, texts, prompts, options)
     records = []
@@ -47,7 +48,7 @@ def _infilled_one_by_one(trained, texts, prompts, options: Options) -> list[list
         blank_options = dataclasses.replace(
             options, decoding=decoding, on_text=None, numbers=[numbers[i] for i in unfilled]
         )
-        fills = generate_answers(trained, [prompts[i] for i in unfilled], blank_options, special=())
+        fills = generate(trained, [prompts[i] for i in unfilled], blank_options, special=())
         for i, (fill,) in zip(unfilled, fills):
             text = f"{answers[i].text}<extra_id_{blank}>{fill.text}"
             answers[i] = Answer(text, [], answers[i].log_prob + fill.log_prob, fill.ended)
@@ -59,9 +60,7 @@ def _infilled_one_by_one(trained, texts, prompts, options: Options) -> list[list
 def _middle(trained: Trained, gaps: Sequence[tuple[str, str]], options: Options) -> list[dict]:
     prompts = map_items(gaps, options, lambda gap: middle_prompt(trained, *gap))
     records = []
-    for (prefix, suffix), answers in zip(
-        gaps, generate_answers(trained, prompts, options, special=())
-    ):
+    for (prefix, suffix), answers in zip(gaps, generate(trained, prompts, options, special=())):
         middle = answers[0].text
         whole = f"{prefix}{middle}{suffix}"
         records.append({"middle": middle, "filled": whole, **answer_record(answers)})

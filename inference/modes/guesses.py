@@ -8,9 +8,9 @@ from rich.text import Text
 
 from ...objectives import PromptForm
 from ...settings.printable import plain_table
-from ..answering.answers import Options
 from ..answering.masks import MASKED, Guess, fill_masks
 from ..answering.next_tokens import next_tokens
+from ..answering.options import Options
 from ..trained import (
     Mode,
     ModeCommand,

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from ...objectives import PromptForm
 from ...objectives.sentence_pairs import next_sentence_form
-from ..answering.answers import Options, text_field
+from ..answering.answers import text_field
 from ..answering.classifying import classify, judge, tag
+from ..answering.options import Options
 from ..prompting.items import text_of_item
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
 

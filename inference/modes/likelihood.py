@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ...settings.printable import plain_table, print_note
-from ..answering.answers import Options, text_field
+from ..answering.answers import text_field
+from ..answering.options import Options
 from ..answering.scoring import Scored, score
 from ..prompting.items import text_of_item
 from ..trained import Mode, ModeCommand, Trained, register_mode

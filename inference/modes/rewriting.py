@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
-from ..answering.answers import Options
 from ..answering.continued_blocks import continue_blocks
 from ..answering.flowing import follow_flow
-from ..answering.generation import Decoding
 from ..answering.insertions import Written, insert
+from ..answering.options import Decoding, Options
 from ..answering.unmasking import FillingMode, Unmasking, unmask
 from ..trained import Mode, ModeCommand, ModeTraining, Trained, check_trained_for, register_mode
 from .guesses import MASK_TRAINING, MASKED_TEXT, mask_form

@@ -12,9 +12,10 @@ from rich.text import Text
 from ...objectives import PromptForm
 from ...settings.printable import plain_table
 from ...settings.progress_bar import progress_bar
-from ..answering.answers import Options, answer
+from ..answering.answers import answer
 from ..answering.embeddings import embed
 from ..answering.masks import MASKED
+from ..answering.options import Options
 from ..answering.states import all_layers, states
 from ..prompting.items import text_of_item
 from ..reporting.predict_options import Request

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from ...settings.setting_help import setting_help
-from ..answering.answers import Options
-from ..answering.generation import Decoding
+from ..answering.options import Decoding, Options
 from ..prompting.items import make_items, with_examples, with_masks
 from ..trained import MODES, Trained, check_mode, mode_of
 

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ...settings.printable import printable
-from ..answering.answers import Options, answer
+from ..answering.answers import answer
+from ..answering.options import Options
 from ..decoding.speculation import DraftCounts
 from ..trained import MODES, Mode, Trained, is_trained_for
 from .predict_options import Request

@@ -40,7 +40,8 @@ def test_memorization_figures_match_hand_computed_values(monkeypatch):
     """The first planted passage is repeated exactly, and the second with one wrong token."""
     asked = []
 
-    def generate(trained, prompts, decoding):
+    def generate(trained, prompts, options):
+        decoding = options.decoding
         assert decoding.temperature == 0 and decoding.max_new == 4
         asked.extend(prompt.start for prompt in prompts)
         texts = [[prompt.start[-1] + 1 + i for i in range(4)] for prompt in prompts]

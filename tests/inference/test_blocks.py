@@ -12,8 +12,7 @@ from scipy.stats import chisquare
 
 from pretrax import models
 from pretrax.inference import Batching, Trained, answer, continue_blocks, score
-from pretrax.inference.answering.answers import Options
-from pretrax.inference.answering.generation import Decoding
+from pretrax.inference.answering.options import Decoding, Options
 from pretrax.inference.answering.unmasking import Unmasking
 from pretrax.inference.trained import allowed_token_mask, check_mode, mode_of
 from pretrax.models import builders

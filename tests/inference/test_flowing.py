@@ -9,10 +9,9 @@ from scipy.special import softmax
 from scipy.stats import gumbel_r
 
 from pretrax.inference import Batching, answer
-from pretrax.inference.answering.answers import Options
 from pretrax.inference.answering.flowing import follow_flow
-from pretrax.inference.answering.generation import Decoding
 from pretrax.inference.answering.masks import batch_of
+from pretrax.inference.answering.options import Decoding, Options
 from pretrax.inference.decoding.sampling import numbered_keys
 from pretrax.models.embedding_denoiser import LEVELS
 from tests.inference.runs import IDS, trained

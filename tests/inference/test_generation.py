@@ -5,13 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from pretrax.inference.answering.generation import (
-    Decoding,
-    Draft,
-    decoded_answer,
-    generate,
-    without_partial_stop,
-)
+from pretrax.inference.answering.generation import decoded_answer, generate, without_partial_stop
+from pretrax.inference.answering.options import Decoding, Draft, Options
 from pretrax.inference.decoding.decoding import decode, decoding_form
 from pretrax.inference.decoding.generation_rules import GenerationRules
 from pretrax.inference.decoding.sampling import Sampling
@@ -38,7 +33,8 @@ def prompts_for(layout, texts=TEXTS):
 
 
 def answers(layout, decoding, texts=TEXTS, **settings):
-    return generate(model(layout)[0], prompts_for(layout, texts), decoding, **settings)
+    options = Options(decoding, **settings)
+    return generate(model(layout)[0], prompts_for(layout, texts), options)
 
 
 def assert_same(got, expected):
@@ -102,7 +98,8 @@ def test_padding_may_end_an_answer_as_a_stop_id(beams):
     one, prompts = model("decoder")[0], prompts_for("decoder", ["tea"])
     others = tuple(i for i in range(one.model.vocab_size) if i != IDS.pad)
     rules = GenerationRules(stop_ids=(IDS.eos, IDS.pad), suppressed=others)
-    ((answer,),) = generate(one._replace(rules=rules), prompts, Decoding(3, beams=beams))
+    options = Options(Decoding(3, beams=beams))
+    ((answer,),) = generate(one._replace(rules=rules), prompts, options)
     assert answer.ended and answer.tokens == [] and answer.log_prob > -100
 
 
@@ -195,16 +192,15 @@ def test_drafts_do_not_change_answers(name):
     heads = ("vocabulary", "ahead_2", "ahead_3") if name == "multi_token_prediction" else None
     trained_model = trained("decoder", name, heads=heads, num_layers=2)
     prompts = [text_prompt(trained_model, "continue", text) for text in TEXTS[:3]]
-    plain = generate(trained_model, prompts, Decoding(MAX_NEW))
+    plain = generate(trained_model, prompts, Options(Decoding(MAX_NEW)))
     counts = []
-    drafted = generate(
-        trained_model, prompts, Decoding(MAX_NEW, own_drafts=True), on_drafts=counts.append
-    )
+    options = Options(Decoding(MAX_NEW, own_drafts=True), on_drafts=counts.append)
+    drafted = generate(trained_model, prompts, options)
     assert_same(drafted, plain)
     assert len(counts) == 1 and int(np.sum(counts[0].drafted)) > 0
     small, params = decoding_form(*model("decoder")[0][:2])
-    draft = Draft(model_drafter(small, 2), params)
-    assert_same(generate(trained_model, prompts, Decoding(MAX_NEW), draft=draft), plain)
+    options = Options(Decoding(MAX_NEW), draft=Draft(model_drafter(small, 2), params))
+    assert_same(generate(trained_model, prompts, options), plain)
 
 
 @pytest.mark.parametrize(

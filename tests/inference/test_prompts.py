@@ -209,7 +209,7 @@ def answered_by(true, monkeypatch):
         tokens = true[len(asked) - 1]
         return [[Answer(text_of(tokens), tokens, -1.0, True)]]
 
-    monkeypatch.setattr(gaps, "generate_answers", generated)
+    monkeypatch.setattr(gaps, "generate", generated)
     return asked
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pretrax.inference import Batching
-from pretrax.inference.answering.generation import Decoding, generate
+from pretrax.inference.answering.generation import generate
+from pretrax.inference.answering.options import Decoding, Options
 from pretrax.inference.answering.scoring import Scored, score
 from pretrax.inference.prompting.prompts import infill_prompt
 from pretrax.objectives import text_to_text
@@ -217,7 +218,7 @@ def test_filled_blank_has_the_log_probability_of_its_generation(name, monkeypatc
         "pretrax.inference.answering.generation.allowed_token_mask", lambda *_: None
     )
     drawn = Decoding(4, temperature=1.0, samples=64, batch_size=64)
-    answers = generate(one, [infill_prompt(one, text)], drawn)[0]
+    answers = generate(one, [infill_prompt(one, text)], Options(drawn))[0]
     answers = [a for a in answers if not a.ended and CODEC.encode(a.text) == a.tokens]
     assert answers  # whose bytes are text
     for answer, got in zip(answers, score(one, [(text, answer.text) for answer in answers])):

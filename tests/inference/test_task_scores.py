@@ -6,8 +6,8 @@ import pytest
 
 from pretrax.data import task_metrics
 from pretrax.inference.answering import task_scores
-from pretrax.inference.answering.answers import Options, answer
-from pretrax.inference.answering.generation import Decoding
+from pretrax.inference.answering.answers import answer
+from pretrax.inference.answering.options import Decoding, Options
 from pretrax.inference.answering.scoring import score
 from pretrax.inference.answering.task_scores import EvaluationTask, longest_answer, score_task
 from tests.inference.runs import CLASSES, CODEC, trained

@@ -7,6 +7,7 @@ import pytest
 
 from pretrax.inference import (
     Decoding,
+    Options,
     classify,
     continue_blocks,
     embed,
@@ -24,7 +25,7 @@ from tests.refusals import refuses, warns
 
 def generated(one, text, max_new=4):
     mode = "continue" if one.model.layout == "decoder" else "respond"
-    return generate(one, [text_prompt(one, mode, text)], Decoding(max_new))
+    return generate(one, [text_prompt(one, mode, text)], Options(Decoding(max_new)))
 
 
 def classified(one, text):
@@ -79,7 +80,7 @@ def test_all_prompts_are_checked_before_generation():
     asked = [text_prompt(short, "continue", "a" * n) for n in (1, 12)]
     answered = []
     with refuses(ValueError, "17", "16"):
-        generate(short, asked, Decoding(4, batch_size=1), on_batch=answered.append)
+        generate(short, asked, Options(Decoding(4, batch_size=1), on_batch=answered.append))
     assert not answered
 
 

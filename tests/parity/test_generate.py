@@ -13,7 +13,8 @@ import transformers
 from transformers.generation import logits_process as theirs
 
 from pretrax.cli import convert
-from pretrax.inference.answering.generation import Decoding, draft_model, generate
+from pretrax.inference.answering.generation import draft_model, generate
+from pretrax.inference.answering.options import Decoding, Options
 from pretrax.inference.answering.scoring import answered_prompt
 from pretrax.inference.decoding.beam_search import beam_search
 from pretrax.inference.decoding.decoding import (
@@ -248,11 +249,11 @@ def test_generation_rules_of_model_files_match_transformers(name, rules, beams, 
     model, tokenizer, trained = converted_with_rules(tmp_path, name, values)
     mode = "respond" if name == "bart" else "continue"
     prompts = [text_prompt(trained, mode, text) for text in TEXTS]
-    decoding = Decoding(max_new=NEW, beams=beams)
-    ours = [answer.tokens for (answer,) in generate(trained, prompts, decoding)]
+    options = Options(Decoding(max_new=NEW, beams=beams))
+    ours = [answer.tokens for (answer,) in generate(trained, prompts, options)]
     assert ours == their_answers(model, tokenizer, beams)
     bare = trained._replace(rules=NO_RULES)
-    assert ours != [answer.tokens for (answer,) in generate(bare, prompts, decoding)]
+    assert ours != [answer.tokens for (answer,) in generate(bare, prompts, options)]
 
 
 @pytest.mark.slow
@@ -261,11 +262,11 @@ def test_rules_in_config_json_apply_to_beams_and_samples(tmp_path, capsys):
     model, tokenizer, trained = converted_with_rules(tmp_path, "bart", values, in_config=True)
     assert "--beams=3 --length_penalty=2.0" in " ".join(capsys.readouterr().out.split())
     prompts = [text_prompt(trained, "respond", text) for text in TEXTS]
-    searched = generate(trained, prompts, Decoding(max_new=NEW, beams=3, length_penalty=2.0))
+    beams = Decoding(max_new=NEW, beams=3, length_penalty=2.0)
+    searched = generate(trained, prompts, Options(beams))
     assert [first.tokens for (first,) in searched] == their_answers(model, tokenizer, 3)
-    ((first, second),) = generate(
-        trained, prompts[:1], Decoding(max_new=5, temperature=3.0, samples=2)
-    )
+    sampled = Decoding(max_new=5, temperature=3.0, samples=2)
+    ((first, second),) = generate(trained, prompts[:1], Options(sampled))
     assert first.tokens[0] == second.tokens[0] == 17 and first.tokens != second.tokens
     assert len(first.tokens) < 5 or first.tokens[-1] == 18
     assert first.text == trained.decode(first.tokens[1:])
@@ -322,7 +323,7 @@ def test_draft_model_with_generation_rules_raises(tmp_path, capsys):
     _, _, trained = converted_with_rules(tmp_path, "bart", RULES["forced ids"])
     draft = draft_model(trained, trained, 2)
     with refuses(ValueError, "forced_first", "2"):
-        generate(trained, [text_prompt(trained, "respond", "the")], Decoding(), draft=draft)
+        generate(trained, [text_prompt(trained, "respond", "the")], Options(draft=draft))
 
 
 # --- filters ------------------------------------------------------------------------------------
@@ -397,7 +398,7 @@ def test_exported_run_generates_the_same_tokens(builder, objective, text, tmp_pa
     trained = open_run(directory)
     prompt = infill_prompt if "<extra" in text else partial(text_prompt, mode="continue")
     prompt = prompt(trained, text=text)
-    ((ours,),) = generate(trained, [prompt], Decoding(max_new=NEW))
+    ((ours,),) = generate(trained, [prompt], Options(Decoding(max_new=NEW)))
     loaded = (
         transformers.AutoModelForSeq2SeqLM if prompt.inputs else transformers.AutoModelForCausalLM
     )
