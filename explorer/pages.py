@@ -48,7 +48,6 @@ class Explorer:
         self._given_runs = tuple(runs)
         self._given_comparisons = tuple(comparisons)
         self._objective = objective
-        self._trusted = tuple(trusted)
         self._objectives = Objectives()
         self._trained = TrainedRuns(trusted)
 
