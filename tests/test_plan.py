@@ -6,11 +6,14 @@ import pytest
 from pretrax import models
 from pretrax.cli import plan
 from pretrax.comparison.scaling.requirements import PETAFLOP_DAY, requirements
+from pretrax.corpora import text_files
+from pretrax.corpora.vocabularies import VocabularySource, letters, trained, utf8_bytes
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
 from pretrax.objectives.contract import CORPUS_CLASSES
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training import Partial
+from pretrax.training.run import padded_vocabulary
 from pretrax.training.run_configuration import read_fields
 from tests.refusals import exits
 
@@ -96,6 +99,23 @@ def test_mixture_of_several_row_groups_is_counted():
     fields = read_fields(["runs/quickstart.gin"], ["training.Run.vocabulary_rows = 2048"])
     needs = requirements(fields | {"objective": ul2})
     assert 16 * 60 < needs.text_tokens < 16 * 260
+
+
+@pytest.mark.parametrize(
+    "factory", [Partial(trained, size=600), utf8_bytes, Partial(letters, alphabet="dna", k=3)]
+)
+def test_plan_has_the_vocabulary_of_the_run(factory, tmp_path):
+    texts = [" ".join(f"{word}{i * i}" for word in ("a", "bc", "def")) for i in range(200)]
+    made = factory(str(tmp_path), VocabularySource(texts=lambda: texts))
+    fields = read_fields(["runs/decoder.gin"])
+    fields["corpus"] = Partial(text_files, vocabulary=factory)
+    rows = {"vocabulary_rows": padded_vocabulary(made.ids)}
+    assert requirements(fields).parameters == requirements(fields | rows).parameters
+
+
+def test_plan_shows_an_assumed_vocabulary(capsys):
+    assert "32,128" not in run_plan(capsys, "decoder")
+    assert "32,128" in run_plan(capsys, "decoder", "--corpus=token_store", "--store=a")
 
 
 def test_budget_in_chip_hours_equals_its_budget_in_flops(capsys):

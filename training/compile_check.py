@@ -30,7 +30,7 @@ from .devices.cycles import StepTime, estimate
 from .devices.mesh import batch_sharding, placed_on
 from .devices.topologies import GPUS, Topology, devices_of
 from .planning import Plan, abstract_rows, plan_of_step, plan_run
-from .run import T5_VOCABULARY, Run
+from .run import T5_VOCABULARY, Run, fields_of, planned_rows
 from .run_checks import check_run
 from .state import State, parameter_count
 from .step_program import abstract_state_of, compile_lowered, jitted_step
@@ -91,8 +91,8 @@ class Check(NamedTuple):
 def check(run: Run, topology: Topology) -> Check:
     """Compiles a run's first step for a topology. This takes a minute or more.
 
-    The vocabulary has the run's `vocabulary_rows`, or T5's size. Two classes are assumed if their
-    number depends on the corpus.
+    The vocabulary is a placeholder with as many rows as the run's settings determine, otherwise of
+    T5's size. If the number of classes depends on the corpus, two classes are assumed.
 
     Raises ValueError if there is no compiler for the topology, if the run cannot work, or if the
     mesh needs another number of devices.
@@ -184,7 +184,7 @@ def _elsewhere(run: Run, devices) -> tuple[Corpus, Mesh]:
 
 
 def _corpus_of(run: Run) -> Corpus:
-    ids = specimen_ids(run.vocabulary_rows or T5_VOCABULARY)
+    ids = specimen_ids(planned_rows(fields_of(run)) or T5_VOCABULARY)
     objective = run.objective(ids)
     counts = with_corpus_classes(objective, 2) != objective
     unread: Any = None  # a compile check reads no text

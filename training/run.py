@@ -25,16 +25,17 @@ import optax
 from jax.sharding import Mesh
 
 from ..constraints import Count, NonEmptyText, NonNegative, OpenShare, Positive
+from ..corpora.vocabularies.factories import size_by_settings
 from ..data.corpus import Corpus
 from ..data.packing import PolicyName
 from ..models import Model
 from ..objectives import Builder, TokenIds
 from ..objectives.mixtures import largest
-from ..settings.partial import flattened
+from ..settings.partial import as_partial, flattened
 from .devices.mesh import make_mesh
 
 Lengths = Mapping[str, Count]  # stack -> number of slots of a row
-T5_VOCABULARY = 32_128  # rows of the embedding if the vocabulary of a run is not known
+T5_VOCABULARY = 32_128  # rows of the embedding if `planned_rows` does not know them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,13 +212,32 @@ def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
     Raises ValueError if `rows` is less than the number of ids.
     """
     if rows is None:
-        return -(-ids.size // 128) * 128
+        return _padded(ids.size)
     if rows < ids.size:
         raise ValueError(
             f"training.Run.vocabulary_rows = {rows} is less than the {ids.size} ids of the "
             "vocabulary: raise it, or leave it out."
         )
     return rows
+
+
+def planned_rows(fields: Mapping[str, Any]) -> int | None:
+    """Returns the number of rows of the embedding before the corpus of a run is opened.
+
+    >>> planned_rows({"corpus": Partial(text_files, vocabulary=Partial(trained, size=2048))})
+    2304
+
+    Returns None if only the corpus knows its vocabulary, such as a token store.
+    """
+    if rows := fields.get("vocabulary_rows"):
+        return rows
+    vocabulary = as_partial(fields.get("corpus", dict)).settings.get("vocabulary")
+    size = None if vocabulary is None else size_by_settings(vocabulary)
+    return None if size is None else _padded(size)
+
+
+def _padded(size: int) -> int:
+    return -(-size // 128) * 128
 
 
 def longest_rows(sequence_lengths: Mapping | Sequence[Mapping]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ...settings.printable import plain_table
 from ...training.reporting.console import active_note, print_warning
-from ...training.run import T5_VOCABULARY
+from ...training.run import T5_VOCABULARY, planned_rows
 from ..figures import NATS
 from ..formatting import amount
 from .laws_of_comparisons import FittedLaw
@@ -134,9 +134,10 @@ def print_run(
             f"The run's mesh has {mesh_devices} devices, but there are {chips.devices} devices, so "
             "the run would not start: bind another mesh, such as --gin.mesh.make_mesh.fsdp=-1."
         )
-    if not fields.get("vocabulary_rows"):
+    if planned_rows(fields) is None:
         console.print(
-            f"The vocabulary has {T5_VOCABULARY:,} rows; training.Run.vocabulary_rows sets it."
+            f"The vocabulary is assumed to have {T5_VOCABULARY:,} rows, since only the corpus "
+            "knows its size: set --gin.training.Run.vocabulary_rows."
         )
     _print_utilization(console, chips)
 

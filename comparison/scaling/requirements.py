@@ -21,7 +21,7 @@ from ...objectives.layouts import LAYOUTS
 from ...objectives.token_ids import specimen_ids
 from ...settings.partial import as_partial
 from ...training.devices.accelerators import ACCELERATORS
-from ...training.run import T5_VOCABULARY, Run
+from ...training.run import T5_VOCABULARY, Run, planned_rows
 from ...training.state import unboxed
 from ...training.step import check_requirements
 
@@ -52,7 +52,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
 
     Args:
       fields: fields of a `training.Run`, with a model, an objective, sequence_lengths and a
-        batch_size. Without vocabulary_rows, the vocabulary is T5's.
+        batch_size. If its settings do not determine the vocabulary, it has the size of T5's.
 
     Raises ValueError for a field that is missing or out of range, and for lengths or a model that
     do not suit the objective.
@@ -64,7 +64,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
                 f"bind training.Run.{name}."
             )
     check_settings(Run, fields, "training.Run.")
-    rows = fields.get("vocabulary_rows") or T5_VOCABULARY
+    rows = planned_rows(fields) or T5_VOCABULARY
     ids = specimen_ids(rows)
     # The number of classes hardly changes the cost.
     objective = with_corpus_classes(fields["objective"](ids), 2)

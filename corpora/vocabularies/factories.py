@@ -9,6 +9,7 @@ of this module do not need TensorFlow, unlike `tasks.seqio.seqio_vocabularies.fr
 
 import json
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from ...data.token_ids_json import ids_from_json, ids_to_json
 from ...objectives import TokenIds, check_token_ids
 from ...settings.atomic_writes import UNLIKE, checksum, damaged, read_json, write_bytes, write_json
 from ...settings.directories import own_file
+from ...settings.partial import as_partial, parameters
 from ...settings.progress_bar import progress_bar
 from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
 from ...settings.saved_states import has_checkpoint
@@ -221,6 +223,28 @@ def from_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
     return kept_vocabulary(
         run_dir, {"factory": "from_run", "run": run}, lambda: load_vocabulary(run)[:2]
     )
+
+
+def size_by_settings(vocabulary: Callable) -> int | None:
+    """Returns the number of ids of a vocabulary if its settings determine it, otherwise None.
+
+    >>> from pretrax.settings.partial import Partial
+    >>> size_by_settings(Partial(trained, size=8192))
+    8329
+
+    A trained vocabulary is smaller if its text has too few different words or pieces.
+    """
+    factory = as_partial(vocabulary)
+    factory.check_settings()
+    if factory.function is trained:
+        defaults = {name: one.default for name, one in (parameters(trained) or {}).items()}
+        settings = defaults | dict(factory.settings)
+        specials = settings["specials"]
+        return settings["size"] + settings["sentinels"] + len(specials) + 2 * ("fim" in specials)
+    if factory.function in (utf8_bytes, letters):
+        with tempfile.TemporaryDirectory() as folder:
+            return factory(folder, VocabularySource()).ids.size
+    return None
 
 
 def _with_special_ids(
