@@ -3,13 +3,12 @@
 import contextlib
 import copy
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...constraints import check_fields
+from ...constraints import check_fields, near
 from ...settings.user_modules import import_module
 from . import glue_tasks, python_tasks, tfds_tasks
 from .quiet_tensorflow import keep_off_accelerators, seqio, tf
@@ -96,11 +95,10 @@ def _import_tasks(module: str, modules: Sequence[str]) -> None:
         missing = re.fullmatch("Provider name not registered: (.*)", cause)
         if not missing:
             raise
-        close = difflib.get_close_matches(missing[1], seqio.TaskRegistry.names(), n=3)
-        similar = f" Registered names like it: {', '.join(close)}." if close else ""
+        hint = near(missing[1], seqio.TaskRegistry.names(), count=3)
         raise ValueError(
-            f"{module} names the SeqIO task {missing[1]!r}, which is not registered."
-            f"{similar} If another module registers it, name that module first: "
+            f"{module} names the SeqIO task {missing[1]!r}, which is not registered{hint} "
+            "If another module registers it, name that module first: "
             f'module=["…", {module!r}]; got module={list(modules)}.'
         ) from error
 
@@ -109,12 +107,11 @@ def _provider(name: str, modules: Sequence[str]) -> seqio.Task | seqio.Mixture:
     try:
         return seqio.get_mixture_or_task(name)
     except ValueError as error:
-        registered = sorted({*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
-        close = difflib.get_close_matches(name, registered, n=5, cutoff=0.4) or registered[:5]
+        registered = [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]
         raise ValueError(
-            f"There is no SeqIO task or mixture {name!r}. Similar names: {', '.join(close)}. To "
-            "use your own task, set `module` to the file that registers it, or to a list of files. "
-            f"Imported modules: {', '.join(modules) or 'none'}."
+            f"There is no SeqIO task or mixture {name!r}{near(name, registered, count=5)} Give "
+            "--module=FILE, the file that registers your task. Imported modules: "
+            f"{', '.join(modules) or 'none'}."
         ) from error
 
 

@@ -183,6 +183,8 @@ def test_unknown_task_of_a_mixture_names_similar_tasks(tmp_path):
     path.write_text("import seqio\nseqio.MixtureRegistry.add('typo', [('spans_aa', 1)])\n")
     with refuses(ValueError, "spans_aa", "spans_a"):
         found_tasks("typo", str(path), None)
+    with refuses(ValueError, "spans_aa", "'spans_a'", "--module=FILE"):
+        found_tasks("spans_aa", None, None)
 
 
 def test_incompatible_features_suggest_columns(tmp_path):

@@ -127,7 +127,7 @@ def test_missing_checkpoint_is_rejected(tmp_path):
     with refuses(ValueError, "/bucket/run"):
         warm_start("s3://bucket/run", state_of(2, trunk=(8, 4)))
     for place in (tmp_path, tmp_path / "absent"):
-        with refuses(ValueError, "initial_run", place):
+        with refuses(ValueError, "--gin.training.Run.initial_run", "--initial_run", place):
             warm_start(str(place), state_of(2, trunk=(8, 4)))
         assert not (tmp_path / "absent").exists()
 

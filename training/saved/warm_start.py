@@ -206,8 +206,9 @@ def _open_checkpoints(source: str) -> Checkpoints:
 
 def _no_checkpoint(source: str) -> ValueError:
     return ValueError(
-        f"initial_run = {source!r} holds no checkpoint in {_folder(source)}: give the directory of "
-        "a run that has saved a checkpoint, or the folder of its checkpoints."
+        f"initial_run = {source!r} has no checkpoint in {_folder(source)}: train that run first, "
+        "or give another run or folder of checkpoints by --gin.training.Run.initial_run, which is "
+        "--initial_run in the runs for fine-tuning."
     )
 
 
