@@ -18,11 +18,17 @@ from collections.abc import Sequence
 
 import jax
 
+from ..constraints import listed
 from ..explorer import gallery
 from ..explorer.pages import Explorer
 from ..explorer.server import LOCAL, LOOPBACK, Server
 from ..objectives.catalog import CATALOG, find
-from ..settings.command_line import add_trust_argument, offer_completions, parse_options
+from ..settings.command_line import (
+    add_trust_argument,
+    given_options,
+    offer_completions,
+    parse_options,
+)
 from ..settings.command_terminal import say
 from ..settings.printable import PrintableConsole, print_note
 from ..settings.progress_bar import progress_bar
@@ -110,4 +116,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--no-browser", dest="browser", action="store_false", help=browser)
     add_trust_argument(parser)
     offer_completions(parser)
-    return parse_options(parser, argv)
+    options = parse_options(parser, argv)
+    unused = given_options(parser, options, argv) & {"objective", "run", "comparison"}
+    if options.export and unused:
+        parser.error(
+            "--export writes a page for each objective of pretrax, and does not use "
+            f"{listed(f'--{name}' for name in sorted(unused))}: leave it out"
+        )
+    return options

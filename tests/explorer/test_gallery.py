@@ -11,6 +11,7 @@ from pretrax.objectives.catalog import CATALOG
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.tasks.showing import choice_of
 from tests.explorer.browsing import launched
+from tests.refusals import exits
 
 browser = pytest.fixture(scope="module")(launched)
 IDS = specimen_ids(1000)
@@ -65,6 +66,11 @@ def test_page_steps_through_settings(folder, browser):
         assert str(value) in page.locator("section:visible pre").inner_text()
     assert page.locator("button").count() == 0
     page.close()
+
+
+def test_export_rejects_options_that_it_does_not_use(tmp_path, capsys):
+    with exits(capsys, "--export", "--objective", "--run"):
+        explore.main([f"--export={tmp_path}", "--objective=ul2", "--run=runs/a"])
 
 
 @pytest.mark.slow
