@@ -609,7 +609,10 @@ def find(name: str) -> str:
     if (full_name := ALIASES.get(plain, plain)) in CATALOG:
         return full_name
     hint = near(plain, [*CATALOG, *ALIASES], count=3, cutoff=0.55)
-    raise ValueError(f"There is no objective {name!r}{hint} `pretrax show --list` prints all.")
+    raise ValueError(
+        f"There is no objective {name!r}{hint} `pretrax show --list` prints all. Your own is named "
+        "MODULE.FUNCTION."
+    )
 
 
 def run_of(name: str) -> str:
