@@ -7,7 +7,9 @@ from typing import Annotated, NamedTuple
 from annotated_types import MinLen
 
 from ..constraints import AtLeastTwo, Count, NonEmptyText, Positive, Seed, check_fields
+from ..objectives.catalog import find
 from ..settings.partial import as_partial
+from .eval_metrics.heldout_loss import loss_under
 from .figures import name_of_eval_metric, settings_of_eval_metric
 from .matching import macro_of
 
@@ -206,7 +208,10 @@ def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]
     known: list[dict] = []  # settings including defaults
     named: dict[str, Callable] = {}
     for eval_metric in eval_metrics:
-        as_partial(eval_metric).check(None)  # Fail now, and not after hours of training.
+        partial = as_partial(eval_metric)
+        partial.check(None)  # Fail now, and not after hours of training.
+        if partial.function is loss_under:
+            list(map(find, partial.settings["objectives"]))
         if (settings := settings_of_eval_metric(eval_metric)) in known:
             yield (
                 f"eval_metrics has {eval_metric!r} twice: give each eval metric once, or with "

@@ -128,6 +128,7 @@ other_norm.__name__ = "norm"
         (dict(reference="third"), ("reference", "'third'", "'small'", "'large/2'")),
         (dict(eval_metrics=[Partial(small.norm, power="two")]), ("norm.power", "'two'")),
         (dict(eval_metrics=[loss_under]), ("loss_under", "objectives")),
+        (dict(eval_metrics=[Partial(loss_under, objectives=["masked_l"])]), ("'masked_lm'",)),
         (dict(eval_metrics=[]), ("eval_metrics", [])),
         (dict(eval_metrics=[small.norm] * 2), ("eval_metrics", "norm", "twice")),
         (
