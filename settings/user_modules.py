@@ -134,9 +134,10 @@ def _import_errors(module: str) -> Iterator[None]:
             raise ValueError(f"{module} imports a missing module: {error}") from error
         if own := _own_module(module):
             raise ValueError(f"There is no module {module!r}: expected {own!r}.") from error
+        here = [name.removesuffix(".py") for name in os.listdir() if name.endswith(".py")]
         raise ValueError(
-            f"There is no module {module!r}. Start the command in the folder of your module, or "
-            "install the module."
+            f"There is no module {module!r}{near(module, here)} Start the command in the folder of "
+            "your module, or install the module."
         ) from error
     except Exception as error:  # the module's own code failed
         if own := _own_module(module):  # in a checkout, a folder of pretrax without its parent

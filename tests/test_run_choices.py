@@ -135,6 +135,7 @@ def test_macro_of_a_user_file_takes_precedence_over_an_option(tmp_path):
     "arguments, names",
     [
         (["--objective=ul3"], ["ul3", "ul2", "ul2r", "--list"]),
+        (["--objective=mine.py"], ["'mine.py'", "mine.FUNCTION"]),
         (["--objective=nothing_like_it"], ["nothing_like_it", "--list"]),
         (["decodr"], ["decodr", "decoder"]),
         (["--model=t5_1_1_smal"], ["t5_1_1_smal", "t5_1_1_small"]),

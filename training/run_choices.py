@@ -88,6 +88,10 @@ def part_named(kind: str, name: str) -> GinPart:
 
 def _objective(name: str) -> GinPart:
     module, _, builder = name.rpartition(".")
+    if builder == "py":
+        raise ValueError(
+            f"Got the file {name!r}, expected one of its functions: {module}.FUNCTION."
+        )
     if module:
         return GinPart((), (f"import {module}", f"training.Run.objective = @{name}"))
     if name not in CATALOG and name in _builders():

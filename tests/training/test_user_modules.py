@@ -62,6 +62,13 @@ def test_user_file_given_by_a_link_runs_once(folder):
     assert sys.modules["runs_of_links"].runs == ["linked_once", "linked-once"]
 
 
+def test_misspelled_module_is_rejected_with_the_file_of_the_folder(tmp_path, monkeypatch):
+    (tmp_path / "my_objectives.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with refuses(ValueError, "my_objective", "'my_objectives'"):
+        import_module("my_objective")
+
+
 def test_module_is_reimported_if_it_or_its_neighbor_changes(folder):
     sys.path.append(str(folder))
     times: dict[str, float] = {}
