@@ -1,5 +1,6 @@
 """The guide states only what has been measured, for any results."""
 
+import functools
 import math
 import re
 import sys
@@ -37,8 +38,8 @@ from tests.refusals import refuses  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def charts(monkeypatch, request):
-    """Disables charts, except in their test, since three for each comparison take long."""
-    if "charts" not in request.node.name and not request.node.get_closest_marker("slow"):
+    """Disables charts, except in tests of charts, since three for each comparison take long."""
+    if not any(word in request.node.name for word in ("charts", "up_to_date")):
         monkeypatch.setattr(guide, "chart_files", lambda summary: {})
 
 
@@ -341,8 +342,9 @@ def test_claim_names_variants_and_metrics_of_its_comparison(claim):
     assert claim.figure.split(" (")[0] in measured
 
 
+@functools.cache
 def kept():
-    """The summaries of the comparisons with stored results."""
+    """Returns the summaries of the comparisons with stored results."""
     return {name: summary_of(results.read(DOCS / guide.COMPARISONS / name)) for name in KEPT}
 
 
