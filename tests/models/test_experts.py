@@ -102,7 +102,7 @@ def all_products(x, y, kernels, sizes):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("rows", [512, 600, pytest.param(1300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [512, 1300])
 @pytest.mark.parametrize("name", GROUPS)
 def test_tpu_kernels_match_products_by_blocks(name, rows, monkeypatch):
     """The interpreted TPU kernels agree with the products by blocks, which run on CPUs and GPUs."""

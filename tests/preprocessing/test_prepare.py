@@ -150,14 +150,12 @@ def killed_and_resumed(prepared, out, seconds, workers):
 
 @pytest.mark.slow
 def test_killed_preparation_resumes_with_other_workers(prepared):
-    """It is killed when a stage is complete, and at three other moments."""
+    """It is killed when a stage is complete, and in the middle. tests/storm kills it at random."""
     expected = planted.tree(prepared / "store", LOG)
     began = time.monotonic()
     assert killed_and_resumed(prepared, "killed", None, 1) == expected
-    lasts = time.monotonic() - began
-    for k in range(3):
-        seconds = lasts * (k + 0.5) / 3
-        assert killed_and_resumed(prepared, f"killed_{k}", seconds, 1 + k) == expected, seconds
+    half = (time.monotonic() - began) / 2
+    assert killed_and_resumed(prepared, "killed_halfway", half, 3) == expected, half
 
 
 def test_output_folder_with_other_files_is_rejected(tmp_path, capsys):
