@@ -101,8 +101,8 @@ def generate(
     decoding = options.decoding
     stops = stop_ids(trained)
     if decoding.own_drafts:
-        decoding_model, params, *own = trained_drafts(trained)
-        options = dataclasses.replace(options, draft=Draft(*own))
+        decoding_model, params, drafter, draft_params = trained_drafts(trained)
+        options = dataclasses.replace(options, draft=Draft(drafter, draft_params))
     else:
         decoding_model, params = decoding_form(model, trained.params)
     if options.draft:
