@@ -164,14 +164,16 @@ class EmbeddingDenoiser(nn.Module):
             signal_BxTx1 = jnp.sqrt(jax.nn.sigmoid(-ratio_BxTx1))
             noised_BxTxE = signal_BxTx1 * z_BxTxE + jnp.sqrt(1 - signal_BxTx1**2) * noise_BxTxE
             z_BxTxE = jnp.where(is_noised_BxTx1, noised_BxTxE, z_BxTxE)
-        z_BxTxE = constrain(z_BxTxE.astype(self.config.dtype), *STREAM)
+        # z is float32 in any model: steps of the flow may be smaller than the spacing of bfloat16.
+        z_BxTxE = constrain(z_BxTxE.astype(jnp.float32), *STREAM)
+        read_BxTxE = z_BxTxE.astype(self.config.dtype)
         skip_BxTxE = jnp.where(is_noised_BxTx1, _posterior_scale(ratio_BxTx1), 0.0) * z_BxTxE
         time_BxTxE = self._time(ratio_BxTx1[..., 0])
 
         def states(estimates_BxTxE):
             """Returns the states that `denoised` projects: f[B, T, E]."""
-            both = jnp.concatenate([z_BxTxE, estimates_BxTxE.astype(z_BxTxE.dtype)], axis=-1)
-            x_BxTxE = z_BxTxE + time_BxTxE + self.estimate_in(both)
+            both = jnp.concatenate([read_BxTxE, estimates_BxTxE.astype(read_BxTxE.dtype)], axis=-1)
+            x_BxTxE = read_BxTxE + time_BxTxE + self.estimate_in(both)
             return self.out(self.encoder(x_BxTxE, batch, "encoder")["top"]) + skip_BxTxE
 
         estimates_BxTxE = jnp.zeros_like(z_BxTxE)
@@ -196,7 +198,8 @@ class EmbeddingDenoiser(nn.Module):
         return self.projection(name, hidden).logits()
 
     def projection(self, name, hidden):
-        return projection(hidden, self._embeddings().astype(self.config.dtype), lambda x: x)
+        dtype = self.config.dtype
+        return projection(hidden.astype(dtype), self._embeddings().astype(dtype), lambda x: x)
 
     def _estimates(self, states_BxTxE):
         """Returns the mean embedding under the predictions of states: f32[B, T, E]."""

@@ -118,6 +118,24 @@ def test_next_states_follow_the_flow_to_the_estimate():
     np.testing.assert_allclose(hidden["next_noised"], expected, atol=1e-4)
 
 
+def test_flow_of_a_bfloat16_model_does_not_round_the_noised_embeddings():
+    """1,000 steps of the flow differ by less than the spacing of bfloat16."""
+    _, params = denoiser(3)
+    model = models.embedding_denoiser(V, location=LOCATION, scale=SCALE, dtype="bfloat16", **SHAPE)
+    levels = BATCH["encoder_noise_levels"]
+    z = np.random.default_rng(0).normal(size=(1, 8, 16)).astype(np.float32)
+    given = {"encoder_noised": z, "encoder_next_levels": levels - LEVELS // 1000}
+    hidden = model.apply(params, BATCH | given).hidden
+    ratio, after = (
+        noise_ratio(x, LOCATION, SCALE)[..., None] for x in (levels, given["encoder_next_levels"])
+    )
+    expected = flow(z, hidden["estimates"], ratio, after)
+    is_noised = levels > 0
+    np.testing.assert_allclose(
+        hidden["next_noised"][is_noised], expected[is_noised], rtol=1e-5, atol=1e-6
+    )
+
+
 def test_default_schedule_shifts_with_the_width():
     """Wide and narrow models have the same ratio of noise to the whole length of an embedding."""
     narrow = models.embedding_denoiser(V, **SHAPE)
