@@ -78,7 +78,8 @@ class Model(NamedTuple):
     # 'encoder_decoder', 'decoder' or 'encoder', which determines the arrays of a batch.
     layout: str
     heads: tuple[str, ...]  # names that `Outputs.head` accepts, and 'ahead_2', 'ahead_3', …
-    # Lengths by name -> floating-point operations of a row's forward pass; see `forward_flops`.
+    # Lengths by name -> a third of the floating-point operations of a row's training step. This is
+    # the forward pass (`forward_flops`), unless a part of the network has no backward pass.
     flops: Callable[[dict[str, int]], int]
     vocab_size: int  # number of rows of the embedding, and of logits
     max_positions: int = 0  # maximum number of slots of a row; 0: any number

@@ -90,12 +90,14 @@ def embedding_denoiser(
     def flops(lengths):
         E = config.emb_dim
         slots = lengths["encoder"]
-        time = TIME_WIDTH * E + E**2
         layers = forward_flops(config, lengths | {"predict": 0})
         one_pass = layers + 2 * slots * 3 * E**2  # with the layers `estimate_in` and `out`
         # The first pass predicts every slot, and returns the mean embedding of its predictions.
-        predictions = 2 * slots + lengths["predict"]
-        return 2 * one_pass + 2 * slots * time + 2 * predictions * E * vocab_size
+        first = one_pass + 2 * 2 * slots * E * vocab_size
+        time = 2 * slots * (TIME_WIDTH * E + E**2)
+        second = one_pass + time + 2 * lengths["predict"] * E * vocab_size
+        # A training step counts as three forward passes, but the first pass has no backward pass.
+        return second + first // 3
 
     network = EmbeddingDenoiser(config, location, scale)
     return model_of_encoders(network, config, ("denoised",), heads, flops)

@@ -147,6 +147,31 @@ def test_default_schedule_shifts_with_the_width():
     assert wide.flops({"encoder": 8, "predict": 8}) > narrow.flops({"encoder": 8, "predict": 8})
 
 
+@pytest.mark.slow
+def test_flops_do_not_count_a_backward_pass_of_the_first_pass():
+    """XLA counts the products of the gradient, and elementwise operations too."""
+    T = 128
+    shape = dict(num_layers=2, emb_dim=64, num_heads=4, head_dim=16, mlp_dim=128)
+    model = models.embedding_denoiser(256, scan_layers=False, remat_policy="none", **shape)
+    slots = np.arange(T, dtype=np.int32)[None]
+    ones = np.ones((1, T), np.int32)
+    names = ("input_tokens", "segment_ids", "noise_seeds", "self_conditioned", "target_tokens")
+    batch = {f"encoder_{name}": ones for name in (*names, "loss_weights")} | {
+        "encoder_positions": slots,
+        "encoder_target_slots": slots,
+        "encoder_key_intervals": np.broadcast_to(np.array([[0], [T]], np.int32), (1, 2, T)),
+        "encoder_noise_levels": ones * (LEVELS // 2),
+    }
+    params = init(model, batch)
+
+    def total(params):
+        outputs = model.apply(params, batch)
+        return jnp.sum(embedding_diffusion(IDS).loss(batch).scored(outputs)["tokens"].sums)
+
+    counted = jax.jit(jax.grad(total)).lower(params).compile().cost_analysis()["flops"]
+    assert counted == pytest.approx(3 * model.flops({"encoder": T, "predict": T}), rel=0.2)
+
+
 def test_loss_reads_the_head_denoised():
     objective = embedding_diffusion(IDS)
     labels = {
