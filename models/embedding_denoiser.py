@@ -54,8 +54,9 @@ def embedding_denoiser(
     The encoder may also read its own estimate of the text, the mean embedding under its predictions
     in a first pass without gradient (self-conditioning; Chen et al. 2022, arXiv:2208.04202).
 
-    Differences from Chen et al. 2026 (arXiv:2604.11748) and their published code: the time is added
-    to the inputs instead of scaling every layer (adaLN), and embeddings are tied.
+    Differences from Chen et al. 2026 (arXiv:2604.11748) and their published code: the layers are
+    those of `encoder`, the time is added to the inputs instead of scaling every layer (adaLN), and
+    embeddings are tied.
 
     Args:
       heads: 'denoised', the vocabulary projection; `objectives.embedding_diffusion` requires it.
