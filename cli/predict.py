@@ -97,7 +97,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     guesses = "number of guesses for each mask or next token, or of classes"
     add("--top", type=at_least(1), metavar="N", default=5, help=guesses)
     add("--masks", type=at_least(0), default=0, metavar="N", help="append N [MASK] to each text")
-    add("--steps", type=int, metavar="N", help="unmasking steps; default: one for each mask")
+    add(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="steps of unmasking, by default one for each mask; or of a flow, by default 32",
+    )
     add(
         "--order",
         default="confidence",
