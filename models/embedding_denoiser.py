@@ -52,7 +52,8 @@ def embedding_denoiser(
     independent, equally frequent tokens.
 
     The encoder may also read its own estimate of the text, the mean embedding under its predictions
-    in a first pass without gradient (self-conditioning; Chen et al. 2022, arXiv:2208.04202).
+    in a first pass (self-conditioning; Chen et al. 2022, arXiv:2208.04202). No gradient of the
+    tokens' loss passes through it; the losses of routers count both passes.
 
     Differences from Chen et al. 2026 (arXiv:2604.11748) and their published code: the layers are
     those of `encoder`, the time is added to the inputs instead of scaling every layer (adaLN), and

@@ -92,6 +92,15 @@ def test_estimate_is_the_mean_embedding_of_a_first_pass_without_gradient():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-3, rtol=2e-3), got, expected)
 
 
+@pytest.mark.slow
+def test_routers_count_both_passes():
+    model = models.embedding_denoiser(V, num_experts=4, **SHAPE)
+    params = init(model, BATCH)
+    conditioned = BATCH | {"encoder_self_conditioned": np.ones((1, 8), np.int32)}
+    layers = [len(model.apply(params, x).routing.tokens_B) for x in (BATCH, conditioned)]
+    assert layers == [1, 2]
+
+
 def test_flow_with_the_true_estimate_keeps_the_noise():
     rng = np.random.default_rng(0)
     e, n = rng.normal(size=(2, 3, 16))
