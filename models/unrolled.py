@@ -82,7 +82,8 @@ def next_token_only(model: Model, params: dict) -> tuple[Model, dict]:
     if config is None or not config.num_ahead:
         return model, params
     last = config.num_decoder_layers - 1
-    if config.ahead == "parallel" and config.global_every and last % config.global_every:
+    every = config.global_every
+    if config.ahead == "parallel" and every and last % every != config.first_global:
         # Parallel layers are global, but the last layer of a plain stack would be local.
         return model, params
     plain = dataclasses.replace(config, num_ahead=0)

@@ -15,6 +15,7 @@ from pretrax.models.linear import dropout
 from pretrax.models.positions import RelativeBias, relative_position_buckets
 from pretrax.models.token_embeddings import without_masks
 from pretrax.models.transformer import MLP
+from pretrax.models.unrolled import next_token_only
 from pretrax.training.devices.mesh import (
     batch_sharding,
     make_mesh,
@@ -501,6 +502,14 @@ def test_final_dropout_is_drawn_per_ahead_head(ahead):
     columns = [(x[0] == 0).all(0) for x in (hidden["top"], *hidden["ahead"])]
     assert all(0.1 < x.mean() < 0.9 for x in columns)
     assert (columns[0] != columns[1]).any() and (columns[1] != columns[2]).any()
+
+
+def test_next_token_only_has_the_same_states_with_local_layers():
+    """The first parallel layer, which is global, is not replaced by a local layer."""
+    local = dict(window=1, global_every=2, first_global=1, scan_layers=False)
+    model, batch = build("decoder", layers=3, heads=THREE, **local), make_batch()
+    params = init(model, batch)
+    assert_close(top(*next_token_only(model, params), batch), top(model, params, batch))
 
 
 def test_rotary_positions_are_relative():
