@@ -8,7 +8,7 @@ import pytest
 
 from pretrax.comparison.comparison import trained_variants
 from pretrax.comparison.eval_metrics import EVAL_METRICS
-from pretrax.comparison.eval_metrics.heldout_loss import ROW_TOKENS, recipe_under
+from pretrax.comparison.eval_metrics.heldout_loss import ROW_TOKENS
 from pretrax.comparison.eval_metrics.parts.likelihoods import likelihood_form
 from pretrax.comparison.eval_metrics.parts.noise import is_bounded_by_noise
 from pretrax.comparison.scaling.requirements import requirements
@@ -17,6 +17,7 @@ from pretrax.corpora import synthetic_documents
 from pretrax.corpora.synthetic_tasks.task import drawn_task
 from pretrax.objectives.catalog import find
 from pretrax.settings.partial import as_partial, flattened
+from pretrax.training.heldout_evaluation import plan_under
 from pretrax.training.run import fields_of
 from pretrax.training.run_configuration import read_fields
 from tests.planned_runs import IDS, planned
@@ -108,7 +109,7 @@ def synthetic_documents_fit_a_row(plan, corpus) -> bool:
 def can_compute(plan, name: str) -> bool:
     objective = read_fields([f"objectives/{name}.gin"])["objective"](IDS)
     try:
-        recipe_under(plan, objective, ROW_TOKENS)
+        plan_under(plan, objective, ROW_TOKENS)
     except ValueError:
         return False
     return True
