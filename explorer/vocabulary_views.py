@@ -11,7 +11,7 @@ from ..visualization.examples import surfaces
 def tokens_of(text: SampleText) -> dict[str, Any]:
     """Returns the size of a text's vocabulary, and the tokens of its documents.
 
-    The bytes of a token are in hexadecimal, and "" if the vocabulary does not know them.
+    The bytes of a token are in hexadecimal, and "" if the vocabulary does not define them.
     """
     vocabulary = text.vocabulary
     try:

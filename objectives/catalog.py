@@ -610,8 +610,8 @@ def find(name: str) -> str:
         return full_name
     hint = near(plain, [*CATALOG, *ALIASES], count=3, cutoff=0.55)
     raise ValueError(
-        f"There is no objective {name!r}{hint} `pretrax show --list` prints all. Your own is named "
-        "MODULE.FUNCTION."
+        f"There is no objective {name!r}{hint} `pretrax show --list` prints all. Give your own "
+        "as MODULE.FUNCTION."
     )
 
 

@@ -35,7 +35,7 @@ from ..settings.partial import as_partial, flattened
 from .devices.mesh import make_mesh
 
 Lengths = Mapping[str, Count]  # stack -> number of slots of a row
-T5_VOCABULARY = 32_128  # rows of the embedding if `planned_rows` does not know them
+T5_VOCABULARY = 32_128  # rows of the embedding if `planned_rows` returns None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ def planned_rows(fields: Mapping[str, Any]) -> int | None:
     >>> planned_rows({"corpus": Partial(text_files, vocabulary=Partial(trained, size=2048))})
     2304
 
-    Returns None if only the corpus knows its vocabulary, such as a token store.
+    Returns None for a corpus that must be opened to read its vocabulary, such as a token store.
     """
     if rows := fields.get("vocabulary_rows"):
         return rows

@@ -136,8 +136,8 @@ def print_run(
         )
     if planned_rows(fields) is None:
         console.print(
-            f"The vocabulary is assumed to have {T5_VOCABULARY:,} rows, since only the corpus "
-            "knows its size: set --gin.training.Run.vocabulary_rows."
+            f"The vocabulary is assumed to have {T5_VOCABULARY:,} rows, since the corpus is "
+            "not opened to read its size: set --gin.training.Run.vocabulary_rows."
         )
     _print_utilization(console, chips)
 
