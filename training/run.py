@@ -222,18 +222,12 @@ def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
 
 
 def planned_rows(fields: Mapping[str, Any]) -> int | None:
-    """Returns the number of rows of the embedding before the corpus of a run is opened.
-
-    >>> planned_rows({"corpus": Partial(text_files, vocabulary=Partial(trained, size=2048))})
-    2304
-
-    Returns None for a corpus that must be opened to read its vocabulary, such as a token store.
-    """
+    """Returns the rows of a run's embedding if its settings determine them, otherwise None."""
     if rows := fields.get("vocabulary_rows"):
         return rows
     vocabulary = as_partial(fields.get("corpus", dict)).settings.get("vocabulary")
-    size = None if vocabulary is None else size_by_settings(vocabulary)
-    return None if size is None else _padded(size)
+    size = vocabulary and size_by_settings(vocabulary)
+    return size and _padded(size)
 
 
 def _padded(size: int) -> int:

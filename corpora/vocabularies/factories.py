@@ -23,7 +23,7 @@ from ...data.token_ids_json import ids_from_json, ids_to_json
 from ...objectives import TokenIds, check_token_ids
 from ...settings.atomic_writes import UNLIKE, checksum, damaged, read_json, write_bytes, write_json
 from ...settings.directories import own_file
-from ...settings.partial import as_partial, parameters
+from ...settings.partial import as_partial, flattened
 from ...settings.progress_bar import progress_bar
 from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
 from ...settings.saved_states import has_checkpoint
@@ -237,10 +237,9 @@ def size_by_settings(vocabulary: Callable) -> int | None:
     factory = as_partial(vocabulary)
     factory.check_settings()
     if factory.function is trained:
-        defaults = {name: one.default for name, one in (parameters(trained) or {}).items()}
-        settings = defaults | dict(factory.settings)
-        specials = settings["specials"]
-        return settings["size"] + settings["sentinels"] + len(specials) + 2 * ("fim" in specials)
+        settings = dict(flattened("", factory))
+        specials = settings[".specials"]
+        return settings[".size"] + settings[".sentinels"] + len(specials) + 2 * ("fim" in specials)
     if factory.function in (utf8_bytes, letters):
         with tempfile.TemporaryDirectory() as folder:
             return factory(folder, VocabularySource()).ids.size

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from ...constraints import near
-
 
 class Accelerator(NamedTuple):
     """One device as JAX counts devices. On a TPU v3 or v7x, each half of a chip is a device."""
@@ -39,9 +37,7 @@ def kind_of_name(name: str) -> str:
     for kind in ACCELERATORS:
         if name.lower() in (kind.lower(), kind.lower().split()[-1]):
             return kind
-    known = short_names()
-    hint = near(name, known, f"; expected one of {', '.join(known)}.")
-    raise ValueError(f"There is no chip {name!r}{hint}")
+    raise ValueError(f"There is no chip {name!r}; expected one of {', '.join(short_names())}.")
 
 
 def kind_of_device(device_kind: str) -> str | None:
