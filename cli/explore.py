@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 import jax
 
-from ..constraints import listed
 from ..explorer import gallery
 from ..explorer.pages import Explorer
 from ..explorer.server import LOCAL, LOOPBACK, Server
@@ -119,8 +118,5 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parse_options(parser, argv)
     unused = given_options(parser, options, argv) & {"objective", "run", "comparison"}
     if options.export and unused:
-        parser.error(
-            "--export writes a page for each objective of pretrax, and does not use "
-            f"{listed(f'--{name}' for name in sorted(unused))}: leave it out"
-        )
+        parser.error(f"--export shows all of pretrax's objectives: leave out --{min(unused)}")
     return options

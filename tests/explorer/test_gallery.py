@@ -70,8 +70,8 @@ def test_page_steps_through_settings(folder, browser):
 
 
 def test_export_rejects_options_that_it_does_not_use(tmp_path, capsys):
-    with exits(capsys, "--export", "--objective", "--run"):
-        explore.main([f"--export={tmp_path}", "--objective=ul2", "--run=runs/a"])
+    with exits(capsys, "--export", "--objective"):
+        explore.main([f"--export={tmp_path}", "--objective=ul2"])
 
 
 @pytest.mark.slow
