@@ -205,7 +205,7 @@ def _print_start(plan: Plan, state: State, unnamed: Sequence[str], console: Cons
         print_warning(console, unnamed_message(unnamed))
     print_note(console, model_summary(plan, state))
     if cache := compilation_cache_dir():
-        print_note(console, f"Compiled programs are kept in {cache}")
+        print_note(console, f"Compiling. Compiled programs are kept in {cache}")
 
 
 def task_scorer(plan: Plan) -> Callable[[dict], dict[str, float]]:
