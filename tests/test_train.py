@@ -119,6 +119,10 @@ def test_invalid_command_lines_are_rejected(data, tmp_path, capsys, arguments, e
             ["training.Run.local_checkpoint_dir = 'gs://bucket/local'"],
         ),
         (["training.Run.keep_best=1"], ["keep_best = 1", "evaluate_every = None"]),
+        (
+            ["training.Run.keep_best=1", "training.Run.evaluate_every=8"],
+            ["checkpoint_every = 4", "evaluate_every = 8"],
+        ),
         (["training.Run.rollback_sigmas=0"], ["rollback_sigmas", 0, None]),
         (
             ["training.Run.rollback_sigmas=6", "training.Run.checkpoint_every=None"],

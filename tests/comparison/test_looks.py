@@ -112,6 +112,8 @@ def test_undecided_differences_depend_on_significance_and_smallest_effect():
     assert [d.figure for d in undecided(found, {})] == ["y", "z"]
     assert undecided(found, {"y": 0.45}) == [] and len(undecided(found, {"y": 0.44})) == 1
     assert [d.figure for d in undecided(found, {"y": 0.45, "z": 1.0})] == ["z"]
+    negative = differences(figures, "b")
+    assert undecided(negative, {"y": 0.45}) == [] and len(undecided(negative, {"y": 0.44})) == 1
     assert undecided([found[1]._replace(is_significant=True)], {}) == []
     with refuses(ValueError, "x", "y", "z"):
         undecided(found, {"x": 1.0})

@@ -17,7 +17,14 @@ from datatrove.data import Document
 from pretrax.corpora.text_readers import LeftOut, read_documents
 from pretrax.data.finding import find_files
 from pretrax.data.reading import Bad, MalformedLine, RawDocument, raw_documents
-from pretrax.preprocessing.sources import FileRange, documents_of_file, files, shares_of
+from pretrax.preprocessing.blocks import DroppedExamples
+from pretrax.preprocessing.sources import (
+    FileRange,
+    documents_of_file,
+    files,
+    sequences,
+    shares_of,
+)
 from tests.refusals import refuses
 
 TEXTS = ["One text.", "Zwei Wörter.", "三 문장"]
@@ -52,6 +59,18 @@ def test_text_source_and_compressed_files_are_read(tmp_path):
     }
     first = read(tmp_path / "a.jsonl")[0]
     assert first.id == "0" and first.metadata == {"file": str(tmp_path / "a.jsonl"), "n": 0}
+
+
+def test_sequences_are_read_in_windows_between_gaps(tmp_path):
+    (tmp_path / "a.fasta").write_text(">one a record\nacgtacNNNTT\n>two\nGGG\n")
+    source = sequences(files=str(tmp_path / "a.fasta"), alphabet="dna", window=4)
+    documents = source.block(DroppedExamples(str(tmp_path / "dropped"), "")).run()
+    assert [(document.id, document.text) for document in documents] == [
+        ("one", "ACGT"),
+        ("one", "AC"),
+        ("one", "TT"),
+        ("two", "GGG"),
+    ]
 
 
 def test_parquet_arrow_and_saved_datasets_are_read(tmp_path):

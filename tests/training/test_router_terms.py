@@ -175,13 +175,16 @@ def test_router_losses_are_added_with_their_weights():
 
 
 def test_busiest_expert_is_relative_to_equal_shares():
-    """An expert with one of three tokens, in a layer of eight experts, has 8 / 3 equal shares."""
-    assigned = jnp.array([[[1.0, 1, 1, 0, 0, 0, 0, 0]]])
-    routing = Routing(assigned, assigned, jnp.zeros((1, 1)), jnp.full((1, 1), 3.0))
+    """An expert with one of three tokens, in a layer of eight experts, has 8 / 3 equal shares.
+
+    In another layer, an expert has all tokens. The statistics are means over layers.
+    """
+    assigned = jnp.array([[[1.0, 1, 1, 0, 0, 0, 0, 0]], [[0, 0, 3, 0, 0, 0, 0, 0]]])
+    routing = Routing(assigned, assigned, jnp.zeros((2, 1)), jnp.full((2, 1), 3.0))
     terms = router_terms(routing, {"decoder_segment_ids": jnp.ones((1, 3), jnp.int32)}, 0.0, 0.0)
     mean = {name: float(terms[name].sums.sum() / terms[name].weights.sum()) for name in ROUTERS}
-    assert mean["busiest_expert"] == pytest.approx(8 / 3)
-    assert mean["unused_experts"] == pytest.approx(5 / 8)
+    assert mean["busiest_expert"] == pytest.approx((8 / 3 + 8) / 2)
+    assert mean["unused_experts"] == pytest.approx((5 / 8 + 7 / 8) / 2)
 
 
 @pytest.mark.slow

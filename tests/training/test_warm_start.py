@@ -21,7 +21,7 @@ from pretrax.training.run_file import write_run
 from pretrax.training.saved.assignment_map import check_assignment_map
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.warm_start import warm_start
-from pretrax.training.state import abstract_state, new_state
+from pretrax.training.state import abstract_state, new_state, with_initial_ema
 from tests.refusals import refuses
 from tests.training import tiny
 
@@ -78,6 +78,12 @@ def test_matching_parameters_are_taken_and_the_rest_is_reported(source, inside):
     output = start.describe()
     assert "Starting from step 7 of" in output and "1 arrays, 32 parameters" in output
     assert "other classes: new_head/w" in output and "not used: old_head/w" in output
+
+
+def test_average_begins_with_the_taken_parameters(source):
+    run, saved = source
+    start = warm_start(str(run), with_initial_ema(state_of(2, trunk=(8, 4))))
+    np.testing.assert_array_equal(start.state.ema["trunk"]["w"], saved.params["trunk"]["w"])
 
 
 def test_external_checkpoints_of_the_source_are_taken(source, tmp_path):
