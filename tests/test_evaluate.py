@@ -300,6 +300,12 @@ def test_invalid_commands_are_rejected(answering, capsys, tmp_path):
         assert_named(fails(capsys, f"--run={run_dir}", *options), *values)
 
 
+def test_eval_metric_measures_the_latest_checkpoint(tmp_path):
+    directory = write_run(tmp_path, "decoder", "causal_lm", steps=(3, 8))
+    options = evaluate.parse([f"--run={directory}", "--eval_metric=classify"])
+    assert evaluate.steps_of(options) == [8]
+
+
 @pytest.mark.parametrize("kind", ["--heldout", "--task=colors"])
 def test_latest_checkpoint_is_resolved_when_it_is_read(tmp_path, kind):
     """A run that is still training may remove its previous checkpoint."""

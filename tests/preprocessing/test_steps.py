@@ -109,6 +109,7 @@ def test_invalid_templates_raise(settings, values):
     [
         (filters.length(least=10), "short", "dropped: too_short"),
         (filters.length(most=3), "long", "dropped: too_long"),
+        (filters.length(least=4, most=4), "long", "long"),
         (filters.gopher_quality(), PROSE, PROSE),
         (filters.gopher_quality(), "Too short.", "dropped: gopher_short_doc"),
         (filters.gopher_quality(), "12 34 56 the and " * 30, "dropped: gopher_below_avg_threshold"),

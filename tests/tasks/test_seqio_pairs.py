@@ -84,7 +84,7 @@ def test_class_answers_become_labels(tmp_path):
 
 
 def test_number_answers_become_labels(tmp_path):
-    numbers = ["0", "-3.25", " 2.5\n", "1e-3"]
+    numbers = ["0", "-3.25", " 2.5\n", "29e-4"]
     register("pairs_number", [("x", number) for number in numbers])
     corpus = corpus_of(tmp_path, "pairs_number", answers="number")
     for number, document in zip(numbers, documents(corpus, 4)):

@@ -276,7 +276,8 @@ def test_run_resumes_with_changed_rate_and_shards_and_reports_them(half, capsys)
 @pytest.mark.parametrize(
     "changed, expected",
     [
-        ({"models__decoder__emb_dim": 32}, ["model.emb_dim", 16, 32]),
+        # `model.attention` may change.
+        ({"models__decoder__attention_scale": 0.5}, ["model.attention_scale", 0.5]),
         ({"objectives__span_corruption__noise_density": 0.5}, ["noise_density", 0.15, 0.5]),
         ({"training__Run__batch_size": 16}, ["batch_size", 8, 16]),
         ({"training__Run__seed": 1}, ["seed", 0, 1]),
