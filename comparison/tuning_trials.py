@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import corpora
 from ..settings.partial import Partial
-from ..training.evaluator import total_loss
+from ..training.heldout_scores import total_loss
 from ..training.run import Run
 from .comparison import Comparison, folder_of
 from .facts import VariantFacts, write_facts

@@ -38,7 +38,7 @@ from pretrax.models.hugging_face import hub as hugging_face_hub
 from pretrax.models.trees import flattened
 from pretrax.settings import run_directory
 from pretrax.settings.run_directory import IMPORTED
-from pretrax.training.evaluator import Score
+from pretrax.training.heldout_scores import Score
 from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_directory, read_fields, run_in
 from pretrax.training.saved.result import Result, write_result

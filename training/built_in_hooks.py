@@ -13,7 +13,7 @@ from .prefetch import Prefetcher
 from .processes import broadcast_from_first
 from .reporting.monitor import Monitor
 from .reporting.reports import Reports
-from .saved.resuming import ResumableParts
+from .resuming import ResumableParts
 
 
 @dataclasses.dataclass

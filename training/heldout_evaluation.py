@@ -9,7 +9,8 @@ from ..data.packing import max_documents_per_row, plan_packing, resolve_packing
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import largest
-from .evaluator import Evaluator, Score, total_loss
+from .evaluator import Evaluator
+from .heldout_scores import Score, total_loss
 from .planning import Plan
 from .reporting.console import print_task_scores
 from .reporting.reports import Reports

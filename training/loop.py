@@ -19,7 +19,7 @@ from .reporting.console import StepProgress
 from .reporting.monitor import Monitor
 from .reporting.profiling import Profiler, Steps
 from .reporting.reports import Reports
-from .saved.resuming import ResumableParts, resume
+from .resuming import ResumableParts, resume
 from .spikes import LossSpike, Rollback
 from .state import State
 from .step_program import StepPrograms

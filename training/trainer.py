@@ -43,6 +43,7 @@ from .reporting.profiling import Steps, check_steps, untraced_message
 from .reporting.reports import Reports
 from .reporting.trackers import make_trackers
 from .reporting.wall_time import WallTime
+from .resuming import ResumableParts, check_resumable, finished_result, resume
 from .run import Run, longest_rows
 from .run_checks import check_run
 from .run_file import write_run
@@ -50,7 +51,6 @@ from .saved.assignment_map import check_assignment_map
 from .saved.checkpoints import Checkpoints, Keep, Restored
 from .saved.local_copies import open_local_copies
 from .saved.result import Result, write_result
-from .saved.resuming import ResumableParts, check_resumable, finished_result, resume
 from .saved.warm_start import first_state
 from .spikes import Spikes
 from .state import State

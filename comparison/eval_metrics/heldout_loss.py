@@ -17,8 +17,9 @@ from ...inference.prompting.windows import BeyondTraining
 from ...objectives import Objective, members_of
 from ...objectives.catalog import CATALOG, find
 from ...objectives.mixtures import largest
-from ...training.evaluator import Evaluator, Score
+from ...training.evaluator import Evaluator
 from ...training.heldout_evaluation import evaluator_under, plan_under
+from ...training.heldout_scores import Score
 from ...training.planning import Plan
 from ...training.run import longest_rows
 from ...training.run_configuration import read_fields

@@ -28,8 +28,8 @@ from pretrax.objectives import (
 )
 from pretrax.training import planning
 from pretrax.training.devices.mesh import make_mesh
-from pretrax.training.evaluator import Score
 from pretrax.training.heldout_evaluation import evaluator_under
+from pretrax.training.heldout_scores import Score
 from pretrax.training.step_program import abstract_state_of
 from tests.refusals import refuses, warns
 from tests.training import tiny

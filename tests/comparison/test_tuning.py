@@ -23,7 +23,7 @@ from pretrax.comparison.tuning import best_values, successive_halving, values_fo
 from pretrax.comparison.tuning_trials import tune
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.settings.partial import Partial, flattened
-from pretrax.training.evaluator import Score
+from pretrax.training.heldout_scores import Score
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import Result, write_result
 from tests.comparison import small

@@ -251,8 +251,8 @@ def test_invalid_texts_and_models_are_rejected():
     assert score(short, [("", "1234567")]) and score(short_both, [("1234567", "1234567")][:0]) == []
     for one, pair, values in (
         (decoder, ("", ""), ["empty"]),
-        (both, ("", "tea"), ["encoder-decoder", "--target=ANSWER"]),
-        (prefix, ("", "tea"), ["encoder-decoder", "--target=ANSWER"]),
+        (both, ("", "tea"), ["--target=ANSWER"]),
+        (prefix, ("", "tea"), ["--target=ANSWER"]),
         (encoder, ("a", "tea"), ["answer", "masks"]),
         (short, ("", "12345678"), [9, "decoder", 8]),
         (short_both, ("12345678", "1"), [9, "encoder", 8]),

@@ -17,7 +17,7 @@ from pretrax.cli import show
 from pretrax.objectives.prompt_forms import PromptForm
 from pretrax.settings.user_errors import report_user_errors
 from pretrax.settings.user_modules import import_module
-from pretrax.training.evaluator import Score
+from pretrax.training.heldout_scores import Score
 from pretrax.training.reporting.console import (
     StepProgress,
     closing_message,

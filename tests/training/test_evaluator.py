@@ -27,8 +27,9 @@ from pretrax.objectives import (
     sequence_classification,
 )
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.evaluator import EVALUATION_SEED, Evaluator, Score, total_loss
+from pretrax.training.evaluator import EVALUATION_SEED, Evaluator
 from pretrax.training.heldout_evaluation import bytes_per_token
+from pretrax.training.heldout_scores import Score, total_loss
 from tests.training import tiny
 
 EOS = 1

@@ -19,9 +19,9 @@ import pytest
 
 from pretrax.training.batches import Batches
 from pretrax.training.reporting.metrics import read_metrics
+from pretrax.training.resuming import check_resumable
 from pretrax.training.run_configuration import read_directory, run_of_directory
 from pretrax.training.saved.checkpoints import Checkpoints
-from pretrax.training.saved.resuming import check_resumable
 from tests.refusals import assert_named, exits
 from tests.training import tiny
 

@@ -12,10 +12,10 @@ from pretrax.settings import trust
 from pretrax.settings.gin_reader import plain_fields
 from pretrax.training import Partial, Run
 from pretrax.training.reporting import trackers
+from pretrax.training.resuming import changed_fields
 from pretrax.training.run import FIELDS
 from pretrax.training.run_configuration import read_directory, read_fields, read_lines, read_run
 from pretrax.training.run_file import run_text
-from pretrax.training.saved.resuming import changed_fields
 from tests.inference.runs import write_run
 from tests.refusals import refuses
 from tests.training import tiny

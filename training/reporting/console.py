@@ -21,7 +21,7 @@ from ...objectives import members_of
 from ...settings import run_directory
 from ...settings.printable import PrintableConsole, plain_table, print_note
 from ...settings.trust import modules_to_trust
-from ..evaluator import Score
+from ..heldout_scores import Score
 from ..planning import Plan
 from ..run import Run, fields_of
 from ..saved.result import Result

@@ -6,7 +6,7 @@ import jax
 
 from ...objectives import members_of
 from ..optimizers import learning_rate_of, scheduled
-from ..saved.resuming import ResumableParts
+from ..resuming import ResumableParts
 from ..spikes import WATCHED
 from ..step import metric_prefix
 from ..throughput import causal_flops, peak_flops, step_flops

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ...settings import run_directory
 from ...settings.system_errors import in_words
-from ..evaluator import Score
+from ..heldout_scores import Score
 from .metrics import read_metrics
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ...settings import atomic_writes, run_directory
-from ..evaluator import Score
+from ..heldout_scores import Score
 
 
 class Result(NamedTuple):

@@ -3,20 +3,20 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ...settings import run_directory, trust
-from ...settings.saved_states import has_checkpoint
-from ...settings.system_errors import in_words
-from ..batches import Batches
-from ..planning import Plan
-from ..run import Run, differences, fields_of
-from ..run_configuration import read_directory
-from ..run_file import run_text
-from ..spikes import Spikes
-from ..state import AbstractState
-from ..unreported import Unreported
-from .checkpoints import Checkpoints, MismatchError, Restored
-from .local_copies import LocalCopies
-from .result import Result, read_result
+from ..settings import run_directory, trust
+from ..settings.saved_states import has_checkpoint
+from ..settings.system_errors import in_words
+from .batches import Batches
+from .planning import Plan
+from .run import Run, differences, fields_of
+from .run_configuration import read_directory
+from .run_file import run_text
+from .saved.checkpoints import Checkpoints, MismatchError, Restored
+from .saved.local_copies import LocalCopies
+from .saved.result import Result, read_result
+from .spikes import Spikes
+from .state import AbstractState
+from .unreported import Unreported
 
 
 class ResumableParts(NamedTuple):
