@@ -117,14 +117,13 @@ def compare(options: argparse.Namespace, gin: GinFiles) -> bool:
     Returns whether every run succeeded.
     """
     console = make_console()
-    settings = gin.bindings, gin.search_paths, gin.trusted
     check_options(options)
     if options.report:
-        kept = reported(options.comparison, settings)
+        kept = reported(options.comparison, gin)
         write_report(kept, console)
         console.print(f"\n{kept} holds report.html and report.md.", markup=False)
         return True
-    comparison = read_comparison(options.comparison, *settings)
+    comparison = comparison_of(options.comparison, gin)
     if options.smallest_effect:
         if not (options.power or comparison.looks):
             raise ValueError(
@@ -159,7 +158,11 @@ def job_options(options: argparse.Namespace) -> JobOptions:
     return JobOptions(options.partition, options.minutes, options.cpus, options.gpus)
 
 
-def reported(asked: str, settings: Sequence[Sequence[str]]) -> str:
+def comparison_of(name: str, gin: GinFiles) -> Comparison:
+    return read_comparison(name, gin.bindings, gin.search_paths, gin.trusted)
+
+
+def reported(asked: str, gin: GinFiles) -> str:
     """Returns the directory of results for a comparison's name, gin file or directory.
 
     A directory may have the name of a comparison, like the folder objectives of a checkout.
@@ -168,7 +171,7 @@ def reported(asked: str, settings: Sequence[Sequence[str]]) -> str:
     has_results = (Path(asked) / results.COMPARISON).exists()
     if has_results or (Path(asked).is_dir() and not is_name):
         return asked
-    return read_comparison(asked, *settings).directory
+    return comparison_of(asked, gin).directory
 
 
 def print_end(console: Console, comparison: Comparison, failed: Sequence[Trial]) -> None:

@@ -7,9 +7,7 @@ from typing import Annotated, NamedTuple
 from annotated_types import MinLen
 
 from ..constraints import AtLeastTwo, Count, NonEmptyText, Positive, Seed, check_fields
-from ..objectives.catalog import find
 from ..settings.partial import as_partial
-from .eval_metrics.heldout_loss import loss_under
 from .figures import name_of_eval_metric, settings_of_eval_metric
 from .matching import macro_of
 
@@ -205,6 +203,10 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
 
 
 def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]:
+    # The eval metrics are imported by now. The package itself starts without JAX.
+    from ..objectives.catalog import find
+    from .eval_metrics.heldout_loss import loss_under
+
     known: list[dict] = []  # settings including defaults
     named: dict[str, Callable] = {}
     for eval_metric in eval_metrics:

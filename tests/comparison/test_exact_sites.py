@@ -55,7 +55,7 @@ def test_exact_probabilities_have_correlation_1_and_no_error(monkeypatch, task, 
         assert found[f"variant_effects{kind}"].value == pytest.approx(1)
     assert found["variant_effects/rmse"].value == pytest.approx(0)
     note = found["conserved_columns"].note
-    assert note.endswith(f"scores {found['conserved_columns'].value:.2f}")
+    assert note.endswith(f" {found['conserved_columns'].value:.2f}")
 
 
 def test_site_figures_match_hand_computed_values(monkeypatch):

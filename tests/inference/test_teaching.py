@@ -58,5 +58,5 @@ def test_teacher_that_is_not_causal_is_rejected():
     for one in (trained("encoder", "masked_lm"), trained("decoder", "masked_next_token")):
         with refuses(ValueError, "causal_lm"):
             list(taught(one, [Document(np.array([5, 6]))], 2))
-    with refuses(ValueError, "rows"):
+    with refuses(ValueError, "positions"):
         list(taught(trained("decoder", "causal_lm"), [Document(np.array([5, 6]))], 2))

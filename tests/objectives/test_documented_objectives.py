@@ -11,6 +11,7 @@ import pytest
 from pretrax import corpora, models
 from pretrax.corpora import vocabularies
 from pretrax.models.builders import abstract_params
+from pretrax.models.heads import HEADS
 from pretrax.objectives import Row, batched
 from pretrax.objectives.laws import check_objective
 from pretrax.objectives.token_ids import specimen_ids
@@ -36,6 +37,7 @@ def capitals(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield importlib.import_module("my_capitals")
+        HEADS.pop("capital")
 
 
 def planned(folder, objective, model, **lengths):

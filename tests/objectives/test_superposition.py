@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.models.transformer import _means_of_bags
+from pretrax.models.token_embeddings import _means_of_bags
 from pretrax.objectives import (
     annealed,
     block_diffusion,

@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pretrax.models.heads import projection
-from pretrax.models.transformer import _lookup as lookup
+from pretrax.models.token_embeddings import _lookup as lookup
 from pretrax.objectives.cross_entropy import projected_cross_entropies
 from pretrax.training.devices.collectives import Traffic, traffic
 from pretrax.training.devices.mesh import (
