@@ -38,7 +38,7 @@ def warmup_cosine(
     most = int(warmup_share * total_steps)
     if warmup_share < 1 and warmup_steps > most:
         warnings.warn(
-            f"The warm-up takes {most} steps instead of {warmup_steps}, since it may take at most "
+            f"The warm-up takes {most} instead of {warmup_steps} steps, since it may take at most "
             f"a share of {warmup_share:g} of the {total_steps} steps "
             "(--gin.optimizers.warmup_cosine.warmup_share).",
             stacklevel=1,
