@@ -12,7 +12,7 @@ from ..constraints import Positive, checked
 from .builders import Model, encoder_config, forward_flops
 from .config import Config
 from .heads import dense, projection
-from .linear import STREAM
+from .linear import STREAM, broadcast
 from .pairs_of_stacks import model_of_encoders
 from .positions import sinusoids
 from .sharding import constrain, partitioned
@@ -47,9 +47,9 @@ def embedding_denoiser(
     `location - scale * log(-log q)`. The batch has q and the seed of n for each slot. A slot
     without noise has q = 0, and z = e.
 
-    The logits of a slot are the products of all embeddings with `out(h) + a / s**2 * z`, where h is
-    the encoder's last state. Since `out` is 0 at first, the initial probabilities are exact for
-    independent, equally frequent tokens.
+    The logits of a slot are products of all embeddings with `out(h) + a / s**2 * z`, and a bias,
+    for the last state h of the encoder. Since `out` and the bias are 0 at first, the initial
+    probabilities are exact for independent, equally frequent tokens.
 
     The encoder may also read its own estimate of the text, the mean embedding under its predictions
     in a first pass (self-conditioning; Chen et al. 2022, arXiv:2208.04202). No gradient of the
@@ -153,6 +153,8 @@ class EmbeddingDenoiser(nn.Module):
         self.estimate_in = _zero_layer(c)
         self.encoder = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
         self.out = _zero_layer(c)
+        zeros = partitioned(nn.initializers.zeros, "vocab")
+        self.bias = self.param("bias", zeros, (c.vocab_size,))
 
     def __call__(self, batch):
         tokens_BxT = batch["encoder_input_tokens"]
@@ -203,7 +205,8 @@ class EmbeddingDenoiser(nn.Module):
 
     def projection(self, name, hidden):
         dtype = self.config.dtype
-        return projection(hidden.astype(dtype), self._embeddings().astype(dtype), lambda x: x)
+        add_bias = lambda logits: logits + broadcast(self.bias, logits)  # noqa: E731
+        return projection(hidden.astype(dtype), self._embeddings().astype(dtype), add_bias)
 
     def _estimates(self, states_BxTxE):
         """Returns the mean embedding under the predictions of states: f32[B, T, E]."""

@@ -181,6 +181,15 @@ def test_flops_do_not_count_a_backward_pass_of_the_first_pass():
     assert counted == pytest.approx(3 * model.flops({"encoder": T, "predict": T}), rel=0.2)
 
 
+def test_logits_are_products_with_the_embeddings_and_a_bias():
+    model, params = denoiser(3)
+    top = np.asarray(model.apply(params, BATCH).hidden["top"])
+    table = np.asarray(params["token_embedding"])
+    e = table / np.linalg.norm(table, axis=1, keepdims=True) * 4
+    expected = top @ e.T + np.asarray(params["bias"])
+    np.testing.assert_allclose(predictions(BATCH, 3), expected, atol=1e-4)
+
+
 def test_loss_reads_the_head_denoised():
     objective = embedding_diffusion(IDS)
     labels = {
