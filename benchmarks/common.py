@@ -34,7 +34,7 @@ def read_options(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     if names:
-        parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+        parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(names)}")
     for name, default in defaults.items():
         if default is False:
             parser.add_argument(f"--{name}", action="store_true")

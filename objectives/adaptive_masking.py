@@ -38,7 +38,7 @@ def adaptive_masked_lm(
         after the model learned "the" and "on"    8  25  22  5   8  22
 
     Every word of the vocabulary has its own masking probability. Every `every` steps, it moves four
-    fifths of the way to rate (1 - a), where a is the model's accuracy on this word in these steps,
+    fifths of the way to rate (1 - a). Here, a is the model's accuracy on this word in these steps,
     with half a correct and half a wrong prediction added. A word that was not masked has a = 1/2.
     Probabilities are then raised to at least 0.005 and scaled to a mean of `rate`. They stay the
     same if the steps have no labels, for example while a mixture trains other members.

@@ -202,9 +202,9 @@ def divergences(
 ):
     """Returns f32[...]: the divergence between the noise of predicted and true tokens.
 
-    For the distributions q and p of the noised token, given the true and the predicted token, this
-    is the divergence of p from q, plus q / p - log(q / p) - 1 at the input token. Up to a factor,
-    it is the rate at which a discrete diffusion adds to the loss over time.
+    The noised token has the distribution q given the true token, and p given the predicted token.
+    This is the divergence of p from q, plus q / p - log(q / p) - 1 at the input token. Up to a
+    factor, it is the rate at which a discrete diffusion adds to the loss over time.
 
     Args:
       text: [first, last): the text ids, whose logits count.

@@ -69,8 +69,8 @@ def mixture(
     [('inner.span', 6.0), ('inner.prefix', 2.0), ('causal', 2.0)]
 
     Raises ValueError for a rate that is not above zero, a member that is a mixture with adaptive
-    noise, two members with the same name, and members with incompatible rows or different numbers
-    of pools per document.
+    noise, and two members with the same name. It also raises ValueError for members with
+    incompatible rows or different numbers of pools per document.
     """
     listed = [_member(name, pair, ids) for name, pair in members.items()]
     forms = (form for member in listed for form in member.objective.facts.prompt_forms)

@@ -308,7 +308,7 @@ def random_tokens(bits: Array, candidate: Array, segments: Array, quota_D: Array
     end_D = jnp.cumsum(candidates_D)
     last_D = end_D - candidates_D + jnp.minimum(quota_D, candidates_D) - 1
     last = by_document(jnp.sort(rank)[last_D], segments)
-    # Of tokens with equal bits at the last rank, the first are taken until the quota is full.
+    # The first tokens with equal bits at the last rank are taken until the quota is full.
     ahead = candidate & (rank < last)
     tied = candidate & (rank == last)
     remaining_D = quota_D - _sum_of_each(ahead, segments, quota_D.size)

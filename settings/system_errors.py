@@ -57,7 +57,7 @@ def failure_of(error: BaseException) -> SystemFailure | None:
     """
     if isinstance(error, OSError):
         code = error.errno
-        names = (error.filename, error.filename2)  # of some open files, it is a number
+        names = (error.filename, error.filename2)  # a number for some open files
         paths = [os.fsdecode(x) for x in names if isinstance(x, str | bytes | os.PathLike)]
         if code in _FULL and not paths:
             paths = _files_of(error)[:1]

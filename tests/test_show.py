@@ -143,7 +143,7 @@ def test_control_characters_of_texts_are_escaped(capsys):
 @pytest.mark.slow
 def test_adaptive_noise_is_shown_in_its_initial_state(capsys):
     output = prints(capsys, BYTES, FOX, "--objective=amlm", "--hide=quick")
-    assert "Noise: adapts to the model in training, and is shown as at the start" in output
+    assert "Noise: adapts to the model in training; the picture shows the initial noise" in output
     assert "5 hidden" in output
     assert "adapts" not in prints(capsys, BYTES, FOX, "--objective=mlm", "--hide=quick")
 

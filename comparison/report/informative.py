@@ -1,8 +1,8 @@
 """Rules for differences that are not informative, from a comparison's results alone.
 
-A difference between two variants is not informative if a variant is not shown to be better than a
-threshold that needs no model, or if a run was fine-tuned at an edge of its grid of learning rates.
-A claim of no difference also needs a positive control.
+A difference between two variants is not informative in two cases: a variant is not shown to be
+better than a threshold that needs no model, or a run was fine-tuned at an edge of its grid of
+learning rates. A claim of no difference also needs a positive control.
 """
 
 import math

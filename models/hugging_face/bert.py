@@ -75,7 +75,7 @@ class Names(NamedTuple):
     attention_norm: str = "attention.output.LayerNorm"
     mlp: tuple[str, str] = ("intermediate.dense", "output.dense")
     mlp_norm: str = "output.LayerNorm"
-    final_norm: str = ""  # of a pre-norm network
+    final_norm: str = ""  # only pre-norm networks have it
 
 
 BERT = Names(

@@ -307,7 +307,7 @@ ROUTED = {
     "norm_topk_prob": "normalize_expert_weights",
 }
 
-LLAMA = llama_like("llama", "Llama", presets=("llama3_*", "decoder_tiny"))
+LLAMA = llama_like("llama", "Llama", presets=("llama3_*", "decoder_tiny", "decoder_8m"))
 GEMMA2 = llama_like(
     "gemma2", "Gemma2", fixed=GEMMA_FIXED, settings=_gemma2, config=_gemma_config, **GEMMA
 )

@@ -165,7 +165,12 @@ def _family(
 
 
 register_families(
-    _family("t5", "T5", scaled=None, presets=("t5_*", "ul2_*", "encoder_decoder_tiny")),
+    _family(
+        "t5",
+        "T5",
+        scaled=None,
+        presets=("t5_*", "ul2_*", "encoder_decoder_tiny", "encoder_decoder_8m"),
+    ),
     _family("mt5", "MT5", scaled=False),
     _family("umt5", "UMT5", scaled=True, in_every_layer=True, presets=("umt5_*",)),
 )

@@ -254,7 +254,7 @@ def test_decoder_of_a_sparse_masked_autoencoder_is_dense():
     [
         *("encoder_decoder", "decoder", "encoder"),
         *("electra", "masked_autoencoder", "step_unrolled"),
-        *("embedding_denoiser", "two_towers"),
+        "two_towers",
     ],
 )
 def test_flops_match_compiler(builder):
@@ -266,8 +266,6 @@ def test_flops_match_compiler(builder):
     else:
         model = getattr(models, builder)(512, **shape, num_kv_heads=2, num_layers=2)
     batch, predict = shapes(128), 32
-    if builder == "embedding_denoiser":
-        batch["encoder_self_conditioned"] = batch["encoder_positions"]
     if builder == "encoder_decoder":  # different lengths, to distinguish them
         batch |= {k: v for k, v in shapes(64).items() if k.startswith(("decoder", "cross"))}
     lengths = {"encoder": 128, "decoder": batch["decoder_positions"].shape[1], "predict": predict}

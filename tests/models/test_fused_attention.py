@@ -10,7 +10,7 @@ import pytest
 from flax import linen as nn
 from jax.experimental import pallas
 
-from pretrax.models import attention, linear, transformer
+from pretrax.models import attention, linear, token_embeddings
 from pretrax.models.attention_mechanisms import MECHANISMS
 from pretrax.models.config import Config
 from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
@@ -486,13 +486,13 @@ def test_row_padding_keeps_states_gradients_and_routing(name, monkeypatch):
         return quick_jit(jax.value_and_grad(computed, has_aux=True))(params)
 
     expected, lengths = gradients(), []
-    embed_tokens = transformer.embed_tokens
+    embed_tokens = token_embeddings.embed_tokens
 
     def embed_and_record(module, table, tokens):
         lengths.append(tokens.shape[1])
         return embed_tokens(module, table, tokens)
 
-    monkeypatch.setattr(transformer, "embed_tokens", embed_and_record)
+    monkeypatch.setattr(token_embeddings, "embed_tokens", embed_and_record)
     padding = MECHANISMS["fused"]._replace(padding={8: 5, 10: 3}.__getitem__)
     monkeypatch.setitem(MECHANISMS, "fused", padding)
     assert_close(gradients(), expected, atol=1e-4)

@@ -116,7 +116,9 @@ def test_transformers_loss_matches_objective(name, collator, examples, tmp_path)
         loss = float(theirs(**ours(examples)).loss)
     theirs.save_pretrained(tmp_path)
     found, params = import_model(tmp_path)
-    batch = ours._arranged(ours._rows(ours._texts(examples)))
+    batch = ours._arranged(
+        ours._rows([ours._text(example, row) for row, example in enumerate(examples)])
+    )
     objective = build(MODELS[name][0], ours._ids)
 
     @jax.jit
