@@ -83,7 +83,7 @@ QUICK = ("causal_lm", "masked_lm", "span_corruption", "prefix_lm", "contrastive"
 def targets_per_token(name: str) -> float:
     """Returns the number of targets per token that the page of an objective gives."""
     page = (ROOT / f"docs/objectives/{name}.md").read_text(encoding="utf-8")
-    found = re.search(r"^There are (\S+) targets per token", page, re.MULTILINE)
+    found = re.search(r"^Targets per token: (\S+)\.", page, re.MULTILINE)
     assert found
     return float(found[1])
 
