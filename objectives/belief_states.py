@@ -41,9 +41,10 @@ def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
       pairs: number of suffixes drawn for each prefix. The paper trains on all pairs of prefixes and
         suffixes, including the empty suffix ("tokens").
 
-    Unlike in the paper, prefixes and suffixes share their layers, and an empty suffix has a state
-    of zeros. In an author's code, all pairs have equal weight, so early prefixes count more; here
-    all prefixes count equally. Not implemented: generation of text with a given suffix.
+    Unlike in the paper, prefixes and suffixes share their layers, and "tokens" reads zeros in place
+    of the state of an empty suffix. In an author's code, all pairs have equal weight, so early
+    prefixes count more; here all prefixes count equally. Not implemented: generation of text with a
+    given suffix.
 
     Each document becomes two segments. The right-to-left tokens have a weight of 0. The column
     targets_suffix_1 has the number of slots from a prefix state to its suffix state. The stream

@@ -45,7 +45,7 @@ def multi_token_prediction(
       ahead_scale: weight of the mean of all terms except the first: a number, or a function of the
         step such as an optax schedule. It is DeepSeek-V3's lambda, 0.3 and later 0.1. None: all
         terms have the same weight, as in Gloeckle et al. 2024.
-      average: whether the loss is the mean of all n terms instead of their sum, as in textbooks.
+      average: whether the loss is the mean of all n terms, as in textbooks, instead of their sum.
 
     Only one head's logits are in memory at a time, in the gradient too.
 

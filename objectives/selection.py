@@ -225,9 +225,9 @@ def choose(
 
     Returns:
       chosen bool[L]: whether each token is chosen; only text tokens are. Each document has `quota`
-      chosen tokens, to which its last span is cut. Whole words may add up to fewer tokens. If no
-      word fits, the beginning of a word is chosen. unit i32[L]: the slot where each token's unit
-      starts.
+        chosen tokens, to which its last span is cut. Whole words may add up to fewer tokens. If no
+        word fits, the beginning of a word is chosen.
+      unit i32[L]: the slot where each token's unit starts.
     """
     eligible = _eligible(tokens, segments, selection)
     if hidden is not None:

@@ -87,8 +87,8 @@ def mixed_diffusion(
 
     Args:
       ids: needs `mask`; only text tokens are noised.
-      random_share: k, the share of noised tokens that are random text. The paper and the published
-        code's default is 0.1.
+      random_share: k, the share of noised tokens that are random text. The paper recommends 0.1,
+        the default of the published code.
       lowest_rate: e, the lowest time, as in `uniform_diffusion`.
 
     In the published code, random tokens may be special tokens.
