@@ -4,11 +4,12 @@
     python benchmarks/accelerator.py products attention               # these parts
     python benchmarks/accelerator.py --tiny                           # all parts, tiny, on a CPU
 
-This needs only jax, flax, optax, orbax and numpy. Each part runs in a separate process. A part that
-fails or is killed at the time limit does not affect other parts, and its results so far are kept.
-Results are written to a JSON file (`--out`) as they arrive, by device, version of jax and size. If
-started again, the command measures the parts that are not complete in this file, beginning with
-parts that were never measured. It exits with 1 until all parts are complete.
+This needs only jax, flax, optax, orbax and numpy. Each part runs in a separate process (`--part`).
+A part that fails or is killed at the time limit (`--minutes`) does not affect other parts, and its
+results so far are kept. Results are written to a JSON file (`--out`) as they arrive, by device,
+version of jax and size. If started again, the command measures the parts that are not complete in
+this file, beginning with parts that were never measured. It exits with 1 until all parts are
+complete.
 
     accuracy       errors of plain and fused attention in bfloat16, and of their gradients.
     products       bfloat16 matrix products and copies, compared with the data sheet's peak.

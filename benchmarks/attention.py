@@ -4,8 +4,8 @@
     python benchmarks/attention.py --compile=v5e:1 --slots 512 4096 --heads=8
 
 Arrays are in bfloat16. "T5" is bidirectional attention with T5's bias and its gradient. "causal"
-has no bias, and is compared with JAX's own attention: cuDNN's flash attention on GPUs, XLA's on
-other devices. Memory is what a program needs in addition to its inputs and outputs.
+has no bias, and is compared with JAX's own attention, except on GPUs: it needs cuDNN to compile.
+Memory is what a program needs in addition to its inputs and outputs.
 `accelerator.py attention` measures the time, on an accelerator.
 """
 

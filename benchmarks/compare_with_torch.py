@@ -6,9 +6,10 @@
 
 A model with random parameters is exported to `transformers`. From there pretrax and PyTorch take
 steps of AdamW on the same batch: forward pass, loss, gradients and update. Each runs in its own
-process, and they take turns. The losses of the first step must agree. The table has the median step
-time of each. In bfloat16 the parameters stay float32, and PyTorch uses autocast. If JAX finds a
-GPU, both libraries use it, and pretrax uses its fused attention.
+process (`--torch` for PyTorch), and they take turns. The losses of the first step must agree. The
+table has the median step time of each. `--dtype`, float32 or bfloat16, is the type of the operands
+of matrix products: the parameters stay float32, and PyTorch uses autocast. If JAX finds a GPU, both
+libraries use it, and pretrax uses its fused attention.
 """
 
 import json

@@ -5,8 +5,8 @@
 
 Models of the first table have random parameters and are exported to `transformers`, so both
 libraries generate the same tokens greedily. They alternate, and the best time of each counts.
-Without `transformers` only
-pretrax is measured.
+Without `transformers`, only pretrax is measured. `--prompt` and `--new` are numbers of tokens of
+each text, and `--layers` of each stack.
 
 If other work uses the cores, threads of a library wait for each other. `transformers` then took
 tens of times as long. In this case give both libraries a single core, and compare CPU time:

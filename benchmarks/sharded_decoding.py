@@ -8,7 +8,8 @@
 Both are compiled for parameters that are sharded over all chips, with `--tensor` (matrix products
 are split) and with `--fsdp` (parameters are gathered when used). No parameters are allocated. The
 table shows the memory of a chip, the bytes that chips exchange, and the compiler's estimate of the
-time. Times are for the prompts of all rows, and for one token of each row.
+time. Times are for the prompts of all rows, and for one token of each row. `--prompt` and `--new`
+are numbers of tokens of each row.
 """
 
 import sys

@@ -6,10 +6,10 @@
 
 The table shows the results of `pretrax train --compile` for each run: the compiler's estimate of a
 step, the model's FLOPs as a share of the peak, the largest parts of the time, and the memory of a
-chip. Each run is compiled in a separate process. Its results are saved in a JSON file (`--out`), by
-name, slice, settings and versions of jax and libtpu. If started again, the command compiles the
-runs that are missing in the file, and exits with 1 until none is missing. Give another file after
-changes to the code or to gin files.
+chip. Each run is compiled in a separate process (`--case`). Its results are saved in a JSON file
+(`--out`), by name, slice, settings and versions of jax and libtpu. If started again, the command
+compiles the runs that are missing in the file, and exits with 1 until none is missing. Give another
+file after changes to the code or to gin files.
 """
 
 import json
