@@ -11,12 +11,12 @@ from tests.objectives.registry import CASES, IDS
 from tests.refusals import refuses
 
 LENGTH = 12
-LIKELIEST = 2
+TOP_K = 2
 V = 40
 RANDOM = np.random.default_rng(0)
 
 
-def rows(top_k=LIKELIEST):
+def rows(top_k=TOP_K):
     """Returns two packed rows with a teacher's predictions for some of their tokens."""
     raw, _ = raw_rows((4, 1, 5), (9,), length=LENGTH)
     tokens = RANDOM.integers(0, V, (2, LENGTH, top_k))
@@ -38,7 +38,7 @@ LOGITS = RANDOM.normal(size=(2, LENGTH, V)).astype(np.float32)
 @pytest.mark.slow
 def test_text_token_gets_remaining_teacher_probability():
     raw = rows()
-    objective = distilled_lm(IDS, share=0.25, top_k=LIKELIEST)
+    objective = distilled_lm(IDS, share=0.25, top_k=TOP_K)
     log_p = LOGITS - np.log(np.exp(LOGITS).sum(-1, keepdims=True))
     text = teacher = 0.0
     for row, slot in zip(*np.nonzero(raw.segments)):
@@ -56,7 +56,7 @@ def test_text_token_gets_remaining_teacher_probability():
 
 @pytest.mark.slow
 def test_teacher_term_without_teacher_equals_text_loss():
-    objective = distilled_lm(IDS, top_k=LIKELIEST)
+    objective = distilled_lm(IDS, top_k=TOP_K)
     raw = rows()._replace(teacher=None)
     terms = objective.loss(decoder_batch(objective, raw)).scored(LinearOutputs({"top": LOGITS}))
     np.testing.assert_allclose(terms["tokens"].sums, terms["teacher"].sums, rtol=1e-6)
@@ -64,9 +64,9 @@ def test_teacher_term_without_teacher_equals_text_loss():
 
 def test_only_top_k_teacher_tokens_are_read():
     raw = rows(top_k=5)
-    first = decoder_batch(distilled_lm(IDS, top_k=LIKELIEST), raw)
-    assert first["decoder_teacher_tokens"].shape == (2, LIKELIEST, LENGTH)
-    live = np.moveaxis(raw.teacher[:, :, 0, :LIKELIEST], 2, 1) * (raw.segments > 0)[:, None]
+    first = decoder_batch(distilled_lm(IDS, top_k=TOP_K), raw)
+    assert first["decoder_teacher_tokens"].shape == (2, TOP_K, LENGTH)
+    live = np.moveaxis(raw.teacher[:, :, 0, :TOP_K], 2, 1) * (raw.segments > 0)[:, None]
     np.testing.assert_array_equal(first["decoder_teacher_tokens"], live)
 
 
@@ -77,7 +77,7 @@ def test_too_few_teacher_predictions_raise():
 
 
 def test_teacher_label_weights_sum_to_term_weight():
-    objective = distilled_lm(IDS, top_k=LIKELIEST)
+    objective = distilled_lm(IDS, top_k=TOP_K)
     term = objective.loss(decoder_batch(objective, rows())).terms["teacher"]
     np.testing.assert_allclose(term.labels.weights.sum(-1), term.weights, rtol=1e-6)
 
