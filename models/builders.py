@@ -65,8 +65,8 @@ class Model(NamedTuple):
         outputs, cache = model.extend(params, cache, next_batch)      # the next T tokens, mostly 1
 
     `next_batch` has only the decoder's arrays, `cross_key_intervals`, and `decoder_cache_slots` [B,
-    T]: the cache slot for each token, 0 <= slot < capacity. Key intervals are over cache slots, and
-    cross intervals over the encoder's slots.
+    T]: the cache slot for each token, 0 <= slot < capacity, which is overwritten if used. Key
+    intervals are over cache slots, and cross intervals over the encoder's slots.
     """
 
     # (key, batch) -> fresh float32 parameters for batches of these shapes, as a nested dict of

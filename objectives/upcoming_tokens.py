@@ -31,7 +31,7 @@ def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
 
     Args:
       window: number of tokens ahead, in the same document: a whole row in the paper. After 32
-        tokens, probabilities are below 1e-13.
+        tokens, probabilities are below 1e-13 and set to 0.
 
     The authors' code stores scores of 1 … window as float16, which rounds scores above 2,048 to
     even numbers; here they are exact.
