@@ -42,13 +42,17 @@ def read_comparison(
 
         read_comparison("masking_rate", ["SEEDS = [0, 1, 2]"])
 
+    A saved comparison keeps its `search_paths`, unless others are given.
+
     Raises ValueError for an unreadable file, an unused binding, a missing field, and a comparison
     that `comparison.check` rejects.
     """
     file = comparison_file(name)
     trusted = (*trusted, "pretrax.comparison")
     reader = GinReader(Comparison, search_paths, trusted).read([file], bindings)
-    settings = {"search_paths": tuple(search_paths)} | reader.settings()
+    settings = reader.settings()
+    if search_paths:
+        settings["search_paths"] = tuple(search_paths)
     required = [n for n, field in FIELDS.items() if field.default is dataclasses.MISSING]
     if missing := [n for n in required if n not in settings]:
         raise ValueError(

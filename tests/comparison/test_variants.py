@@ -54,6 +54,14 @@ def test_comparison_round_trips_through_gin(compared, tmp_path):
         read_comparison(str(tmp_path / "comparison.gin"))
 
 
+def test_given_search_paths_replace_the_saved_ones(tmp_path):
+    saved = read_comparison("masking_rate", search_paths=["first"])
+    file = tmp_path / "comparison.gin"
+    file.write_text(comparison_text(saved))
+    assert read_comparison(str(file)).search_paths == ("first",)
+    assert read_comparison(str(file), search_paths=["second"]).search_paths == ("second",)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
 def test_every_built_in_comparison_has_runs_and_round_trips(name, tmp_path):
