@@ -81,18 +81,16 @@ class LetterCoder:
         self._overlapping = overlapping
         k_mers = {piece: i for piece, i in pieces.items() if len(piece) == k}
         alphabet = sorted({letter for piece in k_mers for letter in piece})
-        self._digits = np.full(
-            256, -1, np.int64
-        )  # the digit of each letter in the number of a k-mer
+        # The digit of each letter in the number of a k-mer.
+        self._digits = np.full(256, -1, np.int64)
         self._digits[[ord(letter) for letter in alphabet]] = np.arange(len(alphabet))
         self._powers = len(alphabet) ** np.arange(k)[::-1]
         self._ids = np.full(len(alphabet) ** k, unknown, np.int32)  # the id of each k-mer's number
         spelled = np.array([list(piece.encode()) for piece in k_mers])
         self._ids[self._digits[spelled] @ self._powers] = list(k_mers.values())
         self._names = {i: piece for piece, i in pieces.items()}
-        self._texts = {i: piece[-1] for i, piece in self._names.items()}  # after the first token
-        if not overlapping:
-            self._texts = self._names
+        # The text of a token after the first token.
+        self._texts = {i: x[-1] if overlapping else x for i, x in self._names.items()}
         largest = max(self._names)
         self._lengths = np.array([len(self._names.get(i, " ")) for i in range(largest + 1)])
         self._single = np.full(256, unknown, np.int32)  # the id of each letter
