@@ -57,7 +57,7 @@ class TunedVariant(NamedTuple):
 
     @property
     def end(self) -> str:
-        """ "smallest" or "largest" if an end of the values was chosen, or ""."""
+        """Returns "smallest" or "largest" if an end of the values was chosen, else ""."""
         first, *_, last = self.losses
         return {first: "smallest", last: "largest"}.get(self.chosen, "")
 

@@ -106,8 +106,8 @@ def _with_denoiser(trained: Trained, mode: str, denoiser: str | None) -> PromptF
         return form
     known = dict(trained.ids.modes)
     if denoiser not in known:
-        tokens = ", ".join(known) or "None: the model has none"
-        raise ValueError(f"Got denoiser {denoiser!r}, expected a mode token: {tokens}.")
+        expected = f"one of {', '.join(known)}" if known else "None, since there are no mode tokens"
+        raise ValueError(f"Got denoiser {denoiser!r}, expected {expected}.")
     return form._replace(before=(known[denoiser],))
 
 
