@@ -88,8 +88,8 @@ OUTLINE = """\
 x is the text, x̃ the text with noise, y the targets of the decoder, and M the set of hidden
 positions. Each mean is over the whole batch.
 
-Targets per token: …. A target is a slot with a loss, which may be a sentinel or end-of-sequence. A row
-has 512 tokens on average.
+Targets per token: …. A target is a slot with a loss, which may be a sentinel or end-of-sequence. A
+row has 512 tokens on average.
 
 ## When to use it
 
