@@ -34,7 +34,7 @@ from pretrax.training.devices.collectives import traffic
 from pretrax.training.devices.cycles import estimate
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from pretrax.training.devices.topologies import Topology, devices_of, read_topology, use_cpu
-from pretrax.training.run import T5_VOCABULARY
+from pretrax.training.planned_vocabulary import T5_VOCABULARY
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.runs import placed
 

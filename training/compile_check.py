@@ -29,8 +29,9 @@ from .devices.collectives import Traffic, traffic
 from .devices.cycles import StepTime, estimate
 from .devices.mesh import batch_sharding, placed_on
 from .devices.topologies import GPUS, Topology, devices_of
+from .planned_vocabulary import T5_VOCABULARY, planned_rows
 from .planning import Plan, abstract_rows, plan_of_step, plan_run
-from .run import T5_VOCABULARY, Run, fields_of, planned_rows
+from .run import Run, fields_of
 from .run_checks import check_run
 from .state import State, parameter_count
 from .step_program import abstract_state_of, compile_lowered, jitted_step

@@ -25,17 +25,15 @@ import optax
 from jax.sharding import Mesh
 
 from ..constraints import Count, NonEmptyText, NonNegative, OpenShare, Positive
-from ..corpora.vocabularies.factories import size_by_settings
 from ..data.corpus import Corpus
 from ..data.packing import PolicyName
 from ..models import Model
 from ..objectives import Builder, TokenIds
 from ..objectives.mixtures import largest
-from ..settings.partial import as_partial, flattened
+from ..settings.partial import flattened
 from .devices.mesh import make_mesh
 
 Lengths = Mapping[str, Count]  # stack -> number of slots of a row
-T5_VOCABULARY = 32_128  # rows of the embedding if `planned_rows` returns None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,7 +210,7 @@ def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
     Raises ValueError if `rows` is less than the number of ids.
     """
     if rows is None:
-        return _padded(ids.size)
+        return padded_size(ids.size)
     if rows < ids.size:
         raise ValueError(
             f"training.Run.vocabulary_rows = {rows} is less than the {ids.size} ids of the "
@@ -221,16 +219,8 @@ def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
     return rows
 
 
-def planned_rows(fields: Mapping[str, Any]) -> int | None:
-    """Returns the rows of a run's embedding if its settings determine them, otherwise None."""
-    if rows := fields.get("vocabulary_rows"):
-        return rows
-    vocabulary = as_partial(fields.get("corpus", dict)).settings.get("vocabulary")
-    size = vocabulary and size_by_settings(vocabulary)
-    return size and _padded(size)
-
-
-def _padded(size: int) -> int:
+def padded_size(size: int) -> int:
+    """Returns the size of a vocabulary, rounded up to a multiple of 128."""
     return -(-size // 128) * 128
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from ...settings.printable import plain_table
+from ...training.planned_vocabulary import T5_VOCABULARY, planned_rows
 from ...training.reporting.console import active_note, print_warning
-from ...training.run import T5_VOCABULARY, planned_rows
 from ..figures import NATS
 from ..formatting import amount
 from .laws_of_comparisons import FittedLaw

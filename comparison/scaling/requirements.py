@@ -21,7 +21,8 @@ from ...objectives.layouts import LAYOUTS
 from ...objectives.token_ids import specimen_ids
 from ...settings.partial import as_partial
 from ...training.devices.accelerators import ACCELERATORS
-from ...training.run import T5_VOCABULARY, Run, planned_rows
+from ...training.planned_vocabulary import T5_VOCABULARY, planned_rows
+from ...training.run import Run
 from ...training.state import unboxed
 from ...training.step import check_requirements
 
