@@ -108,6 +108,13 @@ def test_every_code_block_declares_its_language():
         assert block.language != "gin" or block.file, block.place
 
 
+def test_descriptions_of_definition_lists_begin_a_line():
+    """Markdown shows the colon of a description that is filled into the line of its name."""
+    for page in PAGES:
+        joined = re.search(r"^`.*` :   .*$", page.read_text(), re.MULTILINE)
+        assert not joined, (page.name, joined[0])
+
+
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= 10_500
 
