@@ -204,8 +204,9 @@ def _print_start(plan: Plan, state: State, unnamed: Sequence[str], console: Cons
     if unnamed:
         print_warning(console, unnamed_message(unnamed))
     print_note(console, model_summary(plan, state))
-    if cache := compilation_cache_dir():
-        print_note(console, f"Compiling. Compiled programs are kept in {cache}")
+    cache = compilation_cache_dir()
+    kept = f" Compiled programs are kept in {cache}" if cache else ""
+    print_note(console, f"Compiling.{kept}")
 
 
 def task_scorer(plan: Plan) -> Callable[[dict], dict[str, float]]:
