@@ -27,6 +27,9 @@ class SeqioTasks:
         seqio_tasks.SeqioTasks.mixture_or_task_name = "c4_v310_text"
         seqio_tasks.SeqioTasks.data_dir = "gs://my-bucket/tensorflow_datasets"
 
+    A run in Python has `training.Call(SeqioTasks, mixture_or_task_name="c4_v310_text")`, which
+    its config.gin can express.
+
     Args:
         mixture_or_task_name: name of a registered task or mixture. The tasks of
             `tasks.seqio.tfds_tasks` are registered.
