@@ -11,6 +11,7 @@ from rich.console import Console
 from pretrax.cli import compare
 from pretrax.comparison import budgets, formatting, report, results
 from pretrax.comparison.budgets import budget_words
+from pretrax.comparison.comparison import Comparison
 from pretrax.comparison.figures import NEITHER, Figure
 from pretrax.comparison.report import charts, equality, tables, terminal_report, wording
 from pretrax.comparison.report.comparison_page import page
@@ -19,6 +20,7 @@ from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.summary import summary_of
 from pretrax.comparison.results import Measurement
 from pretrax.comparison.statistics import Estimate
+from pretrax.settings.command_line import GinFiles
 from pretrax.settings.partial import Partial
 from pretrax.settings.printable import PrintableConsole, printable
 from pretrax.visualization import svg
@@ -405,9 +407,10 @@ def test_folder_named_like_a_comparison_needs_results(run_results, tmp_path, mon
     """The command needs no objectives of a checkout, unless it has no results."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "objectives").mkdir()
-    assert compare.reported("objectives", ((), ())) == "comparisons/objectives"
+    gin = GinFiles(Comparison)
+    assert compare.reported("objectives", gin) == "comparisons/objectives"
     results.write(tmp_path / "objectives", run_results)
-    assert compare.reported("objectives", ((), ())) == "objectives"
+    assert compare.reported("objectives", gin) == "objectives"
 
 
 @pytest.mark.parametrize(
