@@ -56,7 +56,8 @@ def recomputed(
     for line in (folder / "results.jsonl").read_text().splitlines():
         one = json.loads(line)
         is_part = "/" in re.sub(r" \(.*\)", "", one["name"])
-        if not is_part and one["better"] != "neither" and math.isfinite(one["value"] or math.nan):
+        value = math.nan if one["value"] is None else one["value"]
+        if not is_part and one["better"] != "neither" and math.isfinite(value):
             # The last checkpoint of a run comes last.
             values[one["name"]][one["variant"]][one["seed"]] = one["value"]
             signs[one["name"]] = 1 if one["better"] == "higher" else -1
