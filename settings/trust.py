@@ -45,7 +45,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
 }
 # Fields of `Run` that act outside the run's directory, and what they do there. A config.gin is
 # untrusted, so users have to give these fields themselves. Reading elsewhere is allowed, since a
-# run's text and initial parameters are seldom in its directory.
+# run's text and initial parameters are usually elsewhere.
 OUTSIDE: Mapping[str, str] = {
     "checkpoint_dir": "writes and deletes checkpoints in another folder",
     "local_checkpoint_dir": "writes and deletes local copies in another folder",

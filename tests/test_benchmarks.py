@@ -410,30 +410,30 @@ def test_objectives_and_finetuning_benchmarks_print_their_scores(tmp_path, capsy
     on_one_device(monkeypatch)
     with short_library():
         start = tmp_path / "objectives"
-        of_objectives = [
+        objectives_arguments = [
             *("span_corruption", "--steps=2", f"--folder={start}", *SHORT),
             # rows of one shape
             "--gin_bindings=training.Run.sequence_lengths = {'encoder': 128, 'decoder': 64}",
         ]
-        objectives.main(of_objectives)
+        objectives.main(objectives_arguments)
         line = r"span_corruption +quickstart .* 2 +\d\.\d+ +\d\.\d+"
         assert re.search(line, capsys.readouterr().out)
 
         folder = tmp_path / "finetuning"
-        of_finetuning = [
+        finetuning_arguments = [
             *("--steps=2", "--seeds=2", f"--folder={folder}", *SHORT),
             f"--gin_bindings=INITIAL_RUN = '{start / 'span_corruption'}'",
             "--gin_bindings=seqio_evaluation.evaluation_tasks.examples = 4",
         ]
-        options = read_options(of_finetuning, None, **finetuning.OPTIONS)
+        options = read_options(finetuning_arguments, None, **finetuning.OPTIONS)
         first = [finetuning.trained(options, start, 0) for start in finetuning.STARTS]
         for run in list(folder.iterdir()):
             shutil.copytree(run, run.with_name(run.name.removesuffix("0") + "1"))
 
         # A finished run is not repeated.
         monkeypatch.setattr(objectives, "train", None)
-        objectives.main(of_objectives)
-        finetuning.main(of_finetuning)
+        objectives.main(objectives_arguments)
+        finetuning.main(finetuning_arguments)
     name = "task/python_modules/accuracy"
     cells = r" ± 0\.000 +".join(f"{scores[name]:.3f}" for scores in first)
     assert re.search(rf"python_modules/accuracy +{cells} ± 0\.000", capsys.readouterr().out)

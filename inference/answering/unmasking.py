@@ -84,8 +84,8 @@ class Unmasking:
         check_fields(self)
         if self.order == "gibbs" and not self.temperature:
             raise ValueError(
-                "Got order='gibbs' with temperature=0, expected a temperature at which tokens are "
-                "drawn: set a temperature above 0, such as 1."
+                "Got order='gibbs' with temperature=0, expected a temperature above 0, such as 1, "
+                "since this order samples every token."
             )
 
 

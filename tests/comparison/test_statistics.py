@@ -93,8 +93,8 @@ def test_paired_difference_matches_hand_computed_values():
     assert found.estimate.low == pytest.approx(2 - 4.30265 / math.sqrt(3), abs=1e-4)
     assert found.p == pytest.approx(0.0742, abs=1e-4) == found.corrected
     assert not found.is_significant and found.needed == 5
-    of_two = differences(figures | {"z": figures["y"]}, "a")
-    assert [d.needed for d in of_two] == 2 * [seeds_for(2.0, LEVEL / 2)] == [6, 6]
+    two_differences = differences(figures | {"z": figures["y"]}, "a")
+    assert [d.needed for d in two_differences] == 2 * [seeds_for(2.0, LEVEL / 2)] == [6, 6]
 
 
 def test_holm_correction_matches_hand_computed_values():

@@ -160,10 +160,10 @@ def _text_task(
     label: Callable[[Any], str],
     word: Callable[[Any], tuple[int, int]] | None = None,
 ) -> ClassTask:
-    def of_each(value: Callable[[Any], Any]) -> dict[str, list[Any]]:
+    def column(value: Callable[[Any], Any]) -> dict[str, list[Any]]:
         return {part: list(map(value, examples)) for part, examples in split.items()}
 
-    return ClassTask(of_each(text), of_each(label), words=word and of_each(word))
+    return ClassTask(column(text), column(label), words=word and column(word))
 
 
 _OFFLINE: dict[str, Callable[[], ClassTask]] = {
