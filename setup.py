@@ -26,8 +26,7 @@ TRAINING = [
     "scipy>=1.17,<2",
     "sentencepiece>=0.2.1,<0.3",
     "tokenizers>=0.23,<0.24",
-    "tensorboardX>=2.6.5,<2.7",  # writes event files without TensorFlow
-    "tensorboard>=2.21,<2.22",  # shows event files
+    "tensorboard>=2.21,<2.22",  # writes and shows event files
 ]
 SEQIO = [  # SeqIO tasks, caches and metrics, and TensorFlow Datasets: 2 GB
     "seqio>=0.0.20,<0.0.21",

@@ -131,7 +131,7 @@ def test_token_store_benchmark_prints_its_table(capsys):
 ABSENT = """
 absent = {
     "tensorflow", "seqio", "gin", "annotated_types", "safetensors", "tokenizers", "sentencepiece",
-    "torch", "transformers", "tensorboardX", "matplotlib", "argcomplete",
+    "torch", "transformers", "tensorboard", "matplotlib", "argcomplete",
 }
 class Absent:
     def find_spec(self, name, path=None, target=None):

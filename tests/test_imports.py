@@ -186,11 +186,11 @@ def test_import_checks_cover_all_packages():
 
 
 @pytest.mark.slow
-def test_only_tasks_loads_tensorflow_and_prepare_loads_no_datatrove():
+def test_only_tasks_loads_tensorflow_and_no_module_loads_torch_or_datatrove():
     program = (
         f"import sys, importlib\nfor name in {modules_without_tasks()}:\n"
         "    importlib.import_module(name)\n"
-        f"print(sorted(set(sys.modules) & {set(HEAVY) | {'pretrax.tasks'}}))\n"
+        f"print(sorted(set(sys.modules) & {set(HEAVY) | {'torch', 'pretrax.tasks'}}))\n"
         "import pretrax.cli.prepare\nprint('datatrove' in sys.modules)"
     )
     completed = subprocess.run(

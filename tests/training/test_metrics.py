@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from pretrax.training.reporting import tensorboard
 from pretrax.training.reporting.metrics import MetricsWriter, read_metrics, set_aside
@@ -85,11 +85,11 @@ def test_training_continues_if_metrics_cannot_be_written(tmp_path, monkeypatch):
     writer = MetricsWriter(tmp_path, warn=warned.append)
     writer.write(1, {"loss": 1.0})
 
-    def full(self, event):
+    def full(self, data):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tensorboard.EventsWriter, "write_event", full)
+        patch.setattr(tensorboard.RecordWriter, "write", full)
         file.rename(tmp_path / "so far")
         file.symlink_to("/dev/full")
         for step in range(2, 50):  # more than a queue would hold

@@ -27,7 +27,6 @@ from pretrax.training.hooks import Hook
 from pretrax.training.run import Run as Settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WITHOUT_TORCH = ROOT / "tests" / "training" / "without_torch"
 IDS = TokenIds(
     size=120,
     text=(2, 100),
@@ -304,7 +303,7 @@ def environment(devices: int = 1, **more) -> dict[str, str]:
         "XLA_FLAGS": re.sub(r"(device_count=)\d+", rf"\g<1>{devices}", os.environ["XLA_FLAGS"]),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         **more,
-        "PYTHONPATH": os.pathsep.join([*paths, str(WITHOUT_TORCH)]),
+        "PYTHONPATH": os.pathsep.join(paths),
     }
 
 

@@ -1,22 +1,22 @@
-"""Writes the metrics of a run as TensorBoard's files, without TensorFlow.
-
-Import this module only to write them, since tensorboardX imports PyTorch if it is installed.
-"""
+"""Writes the metrics of a run as TensorBoard's files, without TensorFlow."""
 
 import contextlib
 import os
+import platform
 import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from tensorboardX import summary
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.plugins.text.metadata import create_summary_metadata
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from .trackers import Tracker
 
+_VERSION = "brain.Event:2"  # the first event of a file names its format
 _PREFIX = "events.out.tfevents."  # TensorBoard's file names begin with this and a time in seconds
 
 
@@ -31,30 +31,38 @@ def _next_prefix(folder: Path) -> str:
     return f"{_PREFIX}{max(int(time.time()), last + 1):010}"
 
 
+def _write_event(writer: RecordWriter, event: Event) -> None:
+    event.wall_time = time.time()
+    writer.write(event.SerializeToString())
+
+
 class TensorBoard(Tracker):
     """Writes TensorBoard's files to a folder. After a failure it begins another file."""
 
     def __init__(self, folder: Path):
         self._folder = folder
         self._step = 0
-        self._writer: EventsWriter | None = None
+        self._writer: RecordWriter | None = None
 
     def start(self, step: int) -> None:
         self._step = step
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._write(step, [summary.scalar(name, value) for name, value in values.items()])
+        self._write(
+            step, [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        )
 
     def write_text(self, step: int, name: str, text: str) -> None:
         indented = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown for code
-        self._write(step, [summary.text(name, indented)])
+        tensor = TensorProto(dtype="DT_STRING", string_val=[indented.encode()])
+        metadata = create_summary_metadata(display_name=name, description="")
+        self._write(step, [Summary.Value(tag=name, metadata=metadata, tensor=tensor)])
 
-    def _write(self, step: int, summaries: list[Any]) -> None:
+    def _write(self, step: int, values: list[Summary.Value]) -> None:
         with self._another_file_after_a_failure():
             if self._writer is None:
                 self._writer = self._new_file()
-            for value in summaries:
-                self._writer.write_event(Event(step=step, wall_time=time.time(), summary=value))
+            _write_event(self._writer, Event(step=step, summary=Summary(value=values)))
 
     def flush(self) -> None:
         with self._another_file_after_a_failure():
@@ -74,12 +82,14 @@ class TensorBoard(Tracker):
             with contextlib.suppress(OSError):
                 self._writer.close()
 
-    def _new_file(self) -> EventsWriter:
+    def _new_file(self) -> RecordWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
-        writer = EventsWriter(str(self._folder / _next_prefix(self._folder)), f".{os.getpid()}")
+        name = f"{_next_prefix(self._folder)}.{platform.node()}.{os.getpid()}"
+        writer = RecordWriter(open(self._folder / name, "xb"))  # noqa: SIM115  (closed by `_end_file`)
+        _write_event(writer, Event(file_version=_VERSION))
         if self._step:  # the log hides points of later steps in earlier files
             log = SessionLog(status=SessionLog.START)
-            writer.write_event(Event(step=self._step + 1, wall_time=time.time(), session_log=log))
+            _write_event(writer, Event(step=self._step + 1, session_log=log))
             self._step = 0
         return writer
 
