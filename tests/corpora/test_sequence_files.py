@@ -14,9 +14,14 @@ from pretrax.corpora.alphabets import ALPHABETS, alphabet_named
 from pretrax.corpora.sequence_pieces import pieces
 from pretrax.corpora.text_readers import LeftOut
 from pretrax.corpora.vocabularies import VocabularySource
-from pretrax.data import reading
 from pretrax.data.packing import rows_of_documents, stacked
-from pretrax.data.reading import MalformedLine, RawDocument, raw_documents, valid_documents
+from pretrax.data.reading import (
+    MalformedLine,
+    RawDocument,
+    fasta_and_fastq,
+    raw_documents,
+    valid_documents,
+)
 from pretrax.training.planning import plan_run
 from pretrax.training.run_configuration import read_run
 from pretrax.training.step import corrupt_and_arrange
@@ -64,7 +69,7 @@ def texts_of(corpus, documents):
 @pytest.mark.parametrize("part", [1, 2, 3, 7, 20, 1 << 20])
 @pytest.mark.parametrize("name", ["a.fa", "a.FASTA.gz", "a.faa.bgz"])
 def test_fasta_is_read_in_parts_of_any_size(tmp_path, monkeypatch, name, part):
-    monkeypatch.setattr(reading, "SEQUENCE_PART", part)
+    monkeypatch.setattr(fasta_and_fastq, "SEQUENCE_PART", part)
     path = file_of(tmp_path, name, FASTA)
     records = [*valid_documents(raw_documents(path, "text"))]
     assert [record.text for record in records] == ["ACGTacgtn", "MKV*", "AAA"]

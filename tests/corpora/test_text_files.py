@@ -75,7 +75,7 @@ def test_text_that_is_not_utf8_is_named_or_skipped(tmp_path):
 
 
 def test_line_numbers_continue_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.data.reading.PART", 16)
+    monkeypatch.setattr("pretrax.data.reading.plain_text_files.PART", 16)
     path = tmp_path / "a.txt"
     path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
     with refuses(MalformedLine, "a.txt", "101"):
@@ -83,7 +83,7 @@ def test_line_numbers_continue_across_blocks(tmp_path, monkeypatch):
 
 
 def test_blocks_of_large_text_end_at_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.data.reading.PART", 7)
+    monkeypatch.setattr("pretrax.data.reading.plain_text_files.PART", 7)
     path = tmp_path / "a.txt"
     for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
         path.write_bytes(text.encode())
@@ -93,7 +93,7 @@ def test_blocks_of_large_text_end_at_characters(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("pretrax.data.reading.PART", 16)
+    monkeypatch.setattr("pretrax.data.reading.plain_text_files.PART", 16)
     content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # The last part has no text.
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.txt").write_text("short")
@@ -197,8 +197,8 @@ def test_pipes_are_rejected_or_skipped(tmp_path):
 @pytest.mark.slow
 def test_oversized_line_is_rejected_within_bounded_memory(tmp_path, monkeypatch):
     """A few bytes of gzip may be a line of many gigabytes."""
-    monkeypatch.setattr("pretrax.data.reading.MAX_TEXT_BYTES", 1 << 20)
-    monkeypatch.setattr("pretrax.data.reading.BUFFER", 1 << 12)
+    monkeypatch.setattr("pretrax.data.reading.opening.MAX_TEXT_BYTES", 1 << 20)
+    monkeypatch.setattr("pretrax.data.reading.opening.BUFFER", 1 << 12)
     lines = b'{"text": "' + b"x" * (1 << 25) + b'"}\n', b'{"text": "fine"}\n'
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(lines)))
@@ -321,7 +321,7 @@ def files_seen(pieces) -> set[str]:
 @pytest.mark.parametrize("sizes", [[300, 40], [1, 200, 30, 1, 90], [5, 700, 40, 1] * 8])
 def test_no_part_of_a_heldout_file_is_trained_on(tmp_path, monkeypatch, sizes):
     """Several shards read an epoch of files of several sizes, most of them in parts."""
-    monkeypatch.setattr("pretrax.data.reading.PART", 256)
+    monkeypatch.setattr("pretrax.data.reading.plain_text_files.PART", 256)
     for i, lines in enumerate(sizes):
         (tmp_path / f"{i:02}.txt").write_text(f"file {i:02}\n" * lines)
     settings = {"files": str(tmp_path / "*.txt"), "vocabulary": vocabularies.utf8_bytes}
@@ -374,7 +374,7 @@ def test_large_heldout_document_gives_a_warning(tmp_path):
 
 def test_long_file_is_one_document_split_near_its_end(tmp_path, monkeypatch):
     """The file is cut near its end, although it has enough parts to hold out whole parts."""
-    monkeypatch.setattr("pretrax.data.reading.PART", 16)
+    monkeypatch.setattr("pretrax.data.reading.plain_text_files.PART", 16)
     text = "".join(f"line {i:04}\n" for i in range(400))
     (tmp_path / "a.txt").write_text(text)
     files = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
