@@ -34,7 +34,8 @@ from pretrax.training.devices.collectives import traffic
 from pretrax.training.devices.cycles import estimate
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from pretrax.training.devices.topologies import Topology, devices_of, read_topology, use_cpu
-from pretrax.training.planned_vocabulary import T5_VOCABULARY
+from pretrax.training.planned_vocabulary import planned_rows
+from pretrax.training.run import fields_of
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.runs import placed
 
@@ -101,7 +102,7 @@ def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:
 def sharded_model(gin_file: str, mesh):
     """Returns the model of a run with unrolled layers, as in decoding, and its sharded shapes."""
     run = read_run([gin_file])
-    config = run.model(run.vocabulary_rows or T5_VOCABULARY).config
+    config = run.model(planned_rows(fields_of(run))).config
     model = model_of(without_scans(config))
     return model, placed(abstract_params(model), mesh)
 

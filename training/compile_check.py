@@ -29,7 +29,7 @@ from .devices.collectives import Traffic, traffic
 from .devices.cycles import StepTime, estimate
 from .devices.mesh import batch_sharding, placed_on
 from .devices.topologies import GPUS, Topology, devices_of
-from .planned_vocabulary import T5_VOCABULARY, planned_rows
+from .planned_vocabulary import planned_rows
 from .planning import Plan, abstract_rows, plan_of_step, plan_run
 from .run import Run, fields_of
 from .run_checks import check_run
@@ -185,7 +185,7 @@ def _elsewhere(run: Run, devices) -> tuple[Corpus, Mesh]:
 
 
 def _corpus_of(run: Run) -> Corpus:
-    ids = specimen_ids(planned_rows(fields_of(run)) or T5_VOCABULARY)
+    ids = specimen_ids(planned_rows(fields_of(run)))
     objective = run.objective(ids)
     counts = with_corpus_classes(objective, 2) != objective
     unread: Any = None  # a compile check reads no text

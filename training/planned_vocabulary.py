@@ -7,10 +7,15 @@ from ..corpora.vocabularies.factories import size_by_settings
 from ..settings.partial import as_partial
 from .run import padded_size
 
-T5_VOCABULARY = 32_128  # rows of the embedding if `planned_rows` returns None
+T5_VOCABULARY = 32_128  # rows of T5's embedding
 
 
-def planned_rows(fields: Mapping[str, Any]) -> int | None:
+def planned_rows(fields: Mapping[str, Any]) -> int:
+    """Returns the rows of a run's embedding; those of T5 if its settings do not determine them."""
+    return rows_by_settings(fields) or T5_VOCABULARY
+
+
+def rows_by_settings(fields: Mapping[str, Any]) -> int | None:
     """Returns the rows of a run's embedding if its settings determine them, otherwise None."""
     if rows := fields.get("vocabulary_rows"):
         return rows

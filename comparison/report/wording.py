@@ -265,7 +265,7 @@ def _claim(summary: Summary, d: Difference) -> str:
 def law_findings(law: FittedLaw) -> list[str]:
     """Returns a law as text, its error of fit, and its optimum for the largest budget."""
     if law.fit is None:
-        return [f"{law.figure}: no law. {law.refusal}"]
+        return [f"{law.figure}: no law. {law.why_not_fitted}"]
     fitted = law.fit.law
     most = law.budgets[1]
     best = fitted.optimum(most, law.work)

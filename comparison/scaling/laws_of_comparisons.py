@@ -24,7 +24,7 @@ class FittedLaw(NamedTuple):
     figure: str  # "loss_under/causal_lm"
     points: Sequence[Point]
     fit: Fit | None
-    refusal: str  # why there is no fit, or ""
+    why_not_fitted: str  # why there is no fit, or ""
 
     @property
     def work(self) -> Work:
@@ -94,5 +94,5 @@ def law_of_directory(directory: str | Path) -> FittedLaw:
         )
     (law,) = laws
     if law.fit is None:
-        raise ValueError(f"{directory} has no law of {law.figure}: {law.refusal}")
+        raise ValueError(f"{directory} has no law of {law.figure}: {law.why_not_fitted}")
     return law

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from ...settings.printable import plain_table
-from ...training.planned_vocabulary import T5_VOCABULARY, planned_rows
+from ...training.planned_vocabulary import planned_rows, rows_by_settings
 from ...training.reporting.console import active_note, print_warning
 from ..figures import NATS
 from ..formatting import amount
@@ -134,9 +134,9 @@ def print_run(
             f"The run's mesh has {mesh_devices} devices, but there are {chips.devices} devices, so "
             "the run would not start: bind another mesh, such as --gin.mesh.make_mesh.fsdp=-1."
         )
-    if planned_rows(fields) is None:
+    if rows_by_settings(fields) is None:
         console.print(
-            f"The vocabulary is assumed to have {T5_VOCABULARY:,} rows, since the corpus is "
+            f"The vocabulary is assumed to have {planned_rows(fields):,} rows, since the corpus is "
             "not opened to read its size: set --gin.training.Run.vocabulary_rows."
         )
     _print_utilization(console, chips)

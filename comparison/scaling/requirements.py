@@ -21,7 +21,7 @@ from ...objectives.layouts import LAYOUTS
 from ...objectives.token_ids import specimen_ids
 from ...settings.partial import as_partial
 from ...training.devices.accelerators import ACCELERATORS
-from ...training.planned_vocabulary import T5_VOCABULARY, planned_rows
+from ...training.planned_vocabulary import planned_rows
 from ...training.run import Run
 from ...training.state import unboxed
 from ...training.step import check_requirements
@@ -65,7 +65,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
                 f"bind training.Run.{name}."
             )
     check_settings(Run, fields, "training.Run.")
-    rows = planned_rows(fields) or T5_VOCABULARY
+    rows = planned_rows(fields)
     ids = specimen_ids(rows)
     # The number of classes hardly changes the cost.
     objective = with_corpus_classes(fields["objective"](ids), 2)

@@ -111,7 +111,7 @@ def test_rising_losses_give_no_law():
         for m in planted.scaling().measurements
     ]
     (law,) = laws_of_comparisons.laws_of(planted.scaling()._replace(measurements=rising))
-    assert law.fit is None and "do not fall with parameters and tokens" in law.refusal
+    assert law.fit is None and "do not fall with parameters and tokens" in law.why_not_fitted
 
 
 @pytest.mark.slow
