@@ -32,7 +32,7 @@ from rich.markup import escape
 from rich.progress import track
 
 from ..comparison.eval_metrics import EVAL_METRICS
-from ..comparison.eval_metrics.heldout_loss import evaluator
+from ..comparison.eval_metrics.heldout_loss import TOKENS, plan_for
 from ..comparison.eval_metrics.measuring import eval_metrics, print_measured
 from ..data import reading
 from ..inference import Batching, Decoding, Options, Trained, mode_of
@@ -355,7 +355,7 @@ def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> 
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
     fields = read_directory(options.run, options.trust)
     plan = plan_evaluation(run_of_directory(options.run, fields))
-    evaluators = {f"{name}/": evaluator(plan, name) for name in options.objective}
+    evaluators = {f"{name}/": Evaluator(plan_for(plan, name), TOKENS) for name in options.objective}
     evaluators = evaluators or {"": Evaluator(plan, plan.run.heldout_tokens)}
     token_bytes = bytes_per_token(plan)
     bytes_of_all = bytes_per_token_of(plan.corpus, plan.run.heldout_tokens)

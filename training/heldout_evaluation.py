@@ -56,11 +56,6 @@ def prepare_evaluation(
     return evaluate
 
 
-def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: int) -> Evaluator:
-    """Returns an evaluator of the run's parameters under any objective, see `plan_under`."""
-    return Evaluator(plan_under(plan, objective, row_tokens), tokens)
-
-
 def plan_under(plan: Plan, objective: Objective, row_tokens: int) -> Plan:
     """Returns the plan for evaluating a run under another objective.
 

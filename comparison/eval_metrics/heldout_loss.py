@@ -3,6 +3,7 @@
 Text and rows are the same for every run of a corpus. Noise depends only on the row number.
 """
 
+import contextlib
 import functools
 import math
 import statistics
@@ -18,7 +19,7 @@ from ...objectives import Objective, members_of
 from ...objectives.catalog import CATALOG, find
 from ...objectives.mixtures import largest
 from ...training.evaluator import Evaluator
-from ...training.heldout_evaluation import evaluator_under, plan_under
+from ...training.heldout_evaluation import plan_under
 from ...training.heldout_scores import Score
 from ...training.planning import Plan
 from ...training.run import longest_rows
@@ -61,19 +62,23 @@ def loss_under(
     """
     plan = subject.plan
     names = [*map(find, objectives)]
-    refused = {name: why for name in names if (why := _refusal(plan, name, row_tokens))}
-    if len(refused) == len(names):
-        # This call raises ValueError with the reason.
-        evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)
+    plans: dict[str, Plan] = {}
+    refused: dict[str, str] = {}
+    for name in names:
+        try:
+            plans[name] = _plan_for(plan, name, row_tokens)
+        except ValueError as error:
+            refused[name] = str(error)
+    if not plans:
+        plan_for(plan, names[0], row_tokens)  # raises ValueError with the reason
     trained = noises_of(plan.recipe.objective)
     trained_on = []
     figures = []
     gains = []
     for name in (name for name in names if name not in refused):
-        objective = _objective(plan, name)
-        trained_on += [name] if trained & noises_of(objective) else []
-        _warn_beyond_training(plan, objective, row_tokens)
-        evaluate = evaluator_under(plan, objective, tokens, row_tokens)
+        trained_on += [name] if trained & noises_of(plans[name].recipe.objective) else []
+        _warn_beyond_training(plans[name])
+        evaluate = Evaluator(plans[name], tokens)
         scores = [score for score in evaluate(subject.saved.params) if not score.metric]
         if shares := [score.gain for score in scores if score.gain is not None]:
             gains.append(statistics.fmean(shares))
@@ -86,17 +91,15 @@ def loss_under(
     return [Figure("loss_under", mean, NATS_SAVED, HIGHER, 0.0, note), *figures]
 
 
-def evaluator(
-    plan: Plan, name: str, *, tokens: int = TOKENS, row_tokens: int = ROW_TOKENS
-) -> Evaluator:
-    """Returns the evaluator of a run's parameters on held-out text under an objective.
+def plan_for(plan: Plan, name: str, row_tokens: int = ROW_TOKENS) -> Plan:
+    """Returns the plan for evaluating a run under an objective of the catalog, see `plan_under`.
 
     Raises ValueError, with the objectives that the model can compute, if it cannot compute this
     one.
     """
     name = find(name)
     try:
-        return evaluator_under(plan, _objective(plan, name), tokens, row_tokens)
+        return _plan_for(plan, name, row_tokens)
     except ValueError as error:
         names = ", ".join(computable(plan, row_tokens)) or "none of the catalog"
         raise ValueError(
@@ -129,26 +132,22 @@ def _functions(function: Callable) -> tuple:
 
 def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:
     """Returns the objectives that a run's model can compute, without running it."""
-    return [name for name in CATALOG if not _refusal(plan, name, row_tokens)]
+    names = []
+    for name in CATALOG:
+        with contextlib.suppress(ValueError):
+            _plan_for(plan, name, row_tokens)
+            names.append(name)
+    return names
 
 
-def _refusal(plan: Plan, name: str, row_tokens: int) -> str:
-    """Returns why the model of a run cannot compute an objective, or "" if it can."""
-    try:
-        plan_under(plan, _objective(plan, name), row_tokens)
-    except ValueError as error:
-        return str(error)
-    return ""
+def _plan_for(plan: Plan, name: str, row_tokens: int) -> Plan:
+    objective = read_fields([f"objectives/{name}.gin"])["objective"](plan.recipe.ids)
+    return plan_under(plan, objective, row_tokens)
 
 
-def _objective(plan: Plan, name: str) -> Objective:
-    return read_fields([f"objectives/{name}.gin"])["objective"](plan.recipe.ids)
-
-
-def _warn_beyond_training(plan: Plan, objective: Objective, row_tokens: int) -> None:
-    groups = plan_under(plan, objective, row_tokens).recipe.groups
+def _warn_beyond_training(plan: Plan) -> None:
     trained = longest_rows(plan.run.sequence_lengths)
-    for stack, slots in largest(group.stacks for group in groups).items():
+    for stack, slots in largest(group.stacks for group in plan.recipe.groups).items():
         if slots > trained.get(stack, slots):
             message = BeyondTraining(stack, slots, trained[stack], "Give fewer row_tokens.")
             warnings.warn(message, stacklevel=2)

@@ -28,7 +28,8 @@ from pretrax.objectives import (
 )
 from pretrax.training import planning
 from pretrax.training.devices.mesh import make_mesh
-from pretrax.training.heldout_evaluation import evaluator_under
+from pretrax.training.evaluator import Evaluator
+from pretrax.training.heldout_evaluation import plan_under
 from pretrax.training.heldout_scores import Score
 from pretrax.training.step_program import abstract_state_of
 from tests.refusals import refuses, warns
@@ -60,7 +61,7 @@ def subject(layout: str):
 
 def scores(layout, objective, params=None):
     model_subject = subject(layout)
-    evaluate = evaluator_under(model_subject.plan, objective, TOKENS, ROW)
+    evaluate = Evaluator(plan_under(model_subject.plan, objective, ROW), TOKENS)
     return evaluate(model_subject.saved.params if params is None else params)
 
 
@@ -89,7 +90,7 @@ def test_run_is_evaluated_on_the_available_devices(tmp_path):
     state = abstract_state_of(evaluation).shapes.params
     params = jax.device_put(own.saved.params, jax.tree.map(lambda x: x.sharding, state))
     (one,) = scores("decoder", causal_lm(tiny.IDS))
-    (found,) = evaluator_under(evaluation, causal_lm(tiny.IDS), TOKENS, ROW)(params)
+    (found,) = Evaluator(plan_under(evaluation, causal_lm(tiny.IDS), ROW), TOKENS)(params)
     assert found.loss == pytest.approx(one.loss, rel=1e-5) and found.targets == one.targets
     saved, directory = types.SimpleNamespace(step=1), str(tmp_path)
     alone = tiny.planned(dataclasses.replace(elsewhere, mesh=lambda: tiny.mesh_of(1)))
@@ -116,7 +117,7 @@ def test_constant_model_has_a_negative_gain():
 
 def test_terms_without_a_baseline_are_left_out_of_the_mean(monkeypatch):
     found = Score("all", "tokens", 3.0, 4.0, 9), Score("all", "next_latent", 0.1, None, 9)
-    monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: found)
+    monkeypatch.setattr(heldout_loss, "Evaluator", lambda *_: lambda params: found)
     small = dict(objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
     summary, tokens, latent = loss_under(subject("decoder"), **small)
     assert (summary.value, tokens.baseline, latent.baseline) == (0.25, 4.0, None)
@@ -135,7 +136,7 @@ def test_terms_without_a_baseline_are_left_out_of_the_mean(monkeypatch):
 )
 def test_note_names_the_objectives_of_training(trained, note, monkeypatch):
     score = Score("all", "tokens", 1.0, 2.0, 10)
-    monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
+    monkeypatch.setattr(heldout_loss, "Evaluator", lambda *_: lambda params: [score])
     model_subject = subject("encoder_decoder")
     recipe = model_subject.plan.recipe._replace(objective=trained(tiny.IDS))
     run = types.SimpleNamespace(
@@ -194,10 +195,10 @@ def test_rows_longer_than_in_training_give_a_warning():
 def test_errors_during_evaluation_are_not_reported_as_rejections(monkeypatch):
     error = ValueError("row 7")
 
-    def evaluator_under(*_):
+    def failing(*_):
         raise error
 
-    monkeypatch.setattr(heldout_loss, "evaluator_under", evaluator_under)
+    monkeypatch.setattr(heldout_loss, "Evaluator", failing)
     with pytest.raises(ValueError) as caught:
         loss_under(subject("decoder"), objectives=["causal_lm", "masked_lm"], row_tokens=ROW)
     assert caught.value is error
@@ -223,7 +224,7 @@ def test_uncomputable_objective_is_rejected_with_the_computable_ones(
     layout, name, missing, possible
 ):
     with refuses(ValueError, f"'{layout}'", name, *missing, possible):
-        heldout_loss.evaluator(subject(layout).plan, name, row_tokens=ROW)
+        heldout_loss.plan_for(subject(layout).plan, name, ROW)
     with refuses(ValueError, *missing):
         loss_under(subject(layout), objectives=[name], row_tokens=ROW)
 
@@ -231,12 +232,12 @@ def test_uncomputable_objective_is_rejected_with_the_computable_ones(
 @pytest.mark.slow
 def test_rows_beyond_sentinels_or_positions_are_rejected(tmp_path):
     with refuses(ValueError, "18", "16"):
-        heldout_loss.evaluator(subject("decoder").plan, "t5", row_tokens=360)
+        heldout_loss.plan_for(subject("decoder").plan, "t5", 360)
     one = subject("decoder").plan
     short = one._replace(
         recipe=one.recipe._replace(model=one.recipe.model._replace(max_positions=20))
     )
     with refuses(ValueError, "20", "row_tokens"):
-        heldout_loss.evaluator(short, "clm", row_tokens=ROW)
+        heldout_loss.plan_for(short, "clm", ROW)
     assert "causal_lm" in heldout_loss.computable(one, ROW)
     assert not heldout_loss.computable(short, ROW)
