@@ -10,13 +10,13 @@ import numpy as np
 from annotated_types import MinLen
 
 from ...constraints import AtLeastTwo, Count, OpenShare, checked
-from ...data.corpus import Corpus
 from ...inference import Trained, mode_of
 from ...inference.answering.masks import Masked, masked_tokens
-from ...inference.answering.unmasking import FillingMode, LikeliestOrder, Unmasking, write_masks
+from ...inference.answering.unmasking import LikeliestOrder, Unmasking, write_masks
 from ...inference.trained import check_mode, prompt_form
+from ...objectives import PromptForm
 from ..figures import HIGHER, Figure
-from .compression import heldout_rows
+from .compression import HeldoutRow, heldout_rows
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
@@ -55,7 +55,7 @@ def unmasking(
     """
     trained = subject.trained
     corpus = subject.plan.corpus
-    mode = _filling_mode(trained)
+    mode = "denoise" if mode_of(trained) == "denoise" else "unmask"
     check_mode(trained, mode)
     orders = orders or ORDERS
     if mode == "denoise":
@@ -65,14 +65,15 @@ def unmasking(
                 "expected 'ancestral' among them, its only order: add it, or leave orders out."
             )
         orders = ["ancestral"]
-    masked, truth = masked_rows(trained, corpus, tokens, row_tokens, share)
+    form = prompt_form(trained, mode)
+    masked, truth = masked_rows(trained, form, heldout_rows(corpus, tokens, row_tokens), share)
     baseline = float(np.bincount(truth).max() / truth.size)
     note = f"{truth.size} tokens, {share:.0%} of rows of {row_tokens}"
     parts = {
         (order, count): float(np.mean(np.concatenate(written) == truth))
         for order in orders
         for count in steps
-        for written in [write_masks(trained, masked, Unmasking(order, count), mode=mode)]
+        for written in [write_masks(trained, form, masked, Unmasking(order, count))]
     }
     whole = parts[orders[0], steps[-1]]
     return [Figure("unmasking", whole, "share", HIGHER, baseline, note)] + [
@@ -82,20 +83,15 @@ def unmasking(
 
 
 def masked_rows(
-    trained: Trained, corpus: Corpus, tokens: int, row_tokens: int, share: float
+    trained: Trained, form: PromptForm, heldout: Sequence[HeldoutRow], share: float
 ) -> tuple[list[Masked], np.ndarray]:
     """Returns masked rows of held-out text, and the masked tokens i32[n]."""
     random = np.random.default_rng(SEED)
-    form = prompt_form(trained, _filling_mode(trained))
     rows = []
     truth = []
-    for row in heldout_rows(corpus, tokens, row_tokens):
+    for row in heldout:
         size = row.tokens.size
         hidden = np.sort(random.choice(size, max(round(share * size), 1), replace=False))
         rows.append(masked_tokens(trained, form, row.tokens.tolist(), hidden.tolist()))
         truth.append(row.tokens[hidden])
     return rows, np.concatenate(truth)
-
-
-def _filling_mode(trained: Trained) -> FillingMode:
-    return "denoise" if mode_of(trained) == "denoise" else "unmask"

@@ -114,5 +114,5 @@ def _in_masks(
         masked_tokens(trained, form, *answered_tokens(trained, question, question.answers[0]))
         for question in questions
     ]
-    written = write_masks(trained, rows, Unmasking(order), mode=mode)
+    written = write_masks(trained, form, rows, Unmasking(order))
     return [trained.decode(tokens) for tokens in written]

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from ...constraints import Count, NonNegative, check_fields
+from ...objectives import PromptForm
 from ...objectives.contract import Array
 from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_length
 from ..decoding.sampling import NEVER, most_likely
@@ -116,7 +117,7 @@ def unmask(
     """
     prompt = prompt_form(trained, mode)
     masked_texts = [masked_text(trained, text, prompt) for text in texts]
-    written_tokens = write_masks(trained, masked_texts, unmasking, mode=mode, batching=batching)
+    written_tokens = write_masks(trained, prompt, masked_texts, unmasking, batching=batching)
     answers = []
     for row, written_K in zip(masked_texts, written_tokens):
         tokens = np.array(row.tokens)
@@ -128,31 +129,31 @@ def unmask(
 
 def write_masks(
     trained: Trained,
+    prompt: PromptForm,
     rows: Sequence[Masked],
-    unmasking: Unmasking = CONFIDENT,
+    unmasking: Unmasking,
     *,
-    mode: FillingMode = "unmask",
     batching: Batching = DEFAULT_BATCHING,
     record: int = 0,
 ) -> list[list]:
     """Returns the tokens that fill the masks of each row, as a list of K ids.
 
     Args:
+      prompt: prompt form of the rows, of a `FillingMode`.
       rows: tokens with masks.
       record: number of model calls after each of which the K ids are returned, as a list of lists.
         0: only the last ids.
     """
-    prompt = prompt_form(trained, mode)
     ids = trained.ids
     check_texts(trained, [row.tokens for row in rows])
     temperature = unmasking.temperature
     writing = MaskWriting(
-        order="ancestral" if mode == "denoise" else unmasking.order,
+        order="ancestral" if prompt.mode == "denoise" else unmasking.order,
         sampled=bool(temperature),
         noise=prompt.noise,
         mask=ids.special("mask"),
         text=ids.text,
-        random=mode == "denoise",
+        random=prompt.mode == "denoise",
         record=record,
     )
     run = jitted(_unmask, trained.model, mask_reading(trained, prompt), writing)
@@ -199,10 +200,12 @@ def unmasking_steps(trained: Trained, text: str, unmasking: Unmasking = CONFIDEN
     unmasking_steps(trained, "import [MASK], [MASK]").steps
     # [[None, "sys"], ["os", "sys"]]
     """
-    row = masked_text(trained, text, prompt_form(trained, "unmask"))
+    prompt = prompt_form(trained, "unmask")
+    row = masked_text(trained, text, prompt)
     visits = len(row.masks) if unmasking.order == "gibbs" else 1
     calls = (unmasking.steps or len(row.masks)) * visits
-    (history,) = write_masks(trained, [row], unmasking, batching=Batching(size=1), record=calls)
+    alone = Batching(size=1)
+    (history,) = write_masks(trained, prompt, [row], unmasking, batching=alone, record=calls)
     ids = trained.ids
 
     def spelled(token: int) -> str:

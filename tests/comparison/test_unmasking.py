@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from pretrax.comparison.eval_metrics.compression import heldout_rows
 from pretrax.comparison.eval_metrics.restored_masks import masked_rows, unmasking
+from pretrax.inference import mode_of
+from pretrax.inference.trained import prompt_form
 from tests.comparison.compressible import TEXTS, corpus, subject
 from tests.comparison.subjects import subject_of
 from tests.inference.runs import CODEC, IDS, trained
@@ -12,7 +15,8 @@ from tests.refusals import refuses
 
 def test_given_share_of_each_row_is_masked():
     one, tokens = trained("encoder", "masked_diffusion"), CODEC.encode(TEXTS[0])
-    rows, truth = masked_rows(one, corpus(), len(tokens), 16, 0.25)
+    form = prompt_form(one, "unmask")
+    rows, truth = masked_rows(one, form, heldout_rows(corpus(), len(tokens), 16), 0.25)
     assert [len(row.tokens) for row in rows] == [16, 16, 16, 12]
     assert [len(row.masks) for row in rows] == [4, 4, 4, 3]
     filled, rest = [], truth.tolist()
@@ -38,7 +42,8 @@ def test_constant_model_restores_a_single_token(builder, objective, orders):
     settings = dict(tokens=60, row_tokens=16, share=0.5, orders=orders, steps=steps)
     whole, *parts = unmasking(subject(one), **settings)
     assert [x.name for x in parts] == [f"unmasking/{o}/{s}" for o in orders for s in steps]
-    _, truth = masked_rows(one, corpus(), 60, 16, 0.5)
+    form = prompt_form(one, mode_of(one))
+    _, truth = masked_rows(one, form, heldout_rows(corpus(), 60, 16), 0.5)
     assert whole.baseline == max(np.mean(truth == x) for x in range(IDS.size))
     values = {x.value for x in (whole, *parts)}
     assert len(values) == 1 and values <= {np.mean(truth == x) for x in range(IDS.size)}

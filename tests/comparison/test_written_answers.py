@@ -42,7 +42,7 @@ def test_answer_counts_if_it_begins_with_the_right_words(monkeypatch):
 def test_masked_answers_are_filled_in_each_order(monkeypatch):
     asked = []
 
-    def write_masks(model, rows, unmasking, *, mode):
+    def write_masks(model, form, rows, unmasking):
         asked.append([model.decode(row.tokens) for row in rows])
         assert all({row.tokens[k] for k in row.masks} == {model.ids.mask} for row in rows)
         right = [" 0 2", " 1 0", " 1 0", "+"] if unmasking.order == "margin" else ["="] * 4

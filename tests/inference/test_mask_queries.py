@@ -103,9 +103,10 @@ def test_mask_states_depend_only_on_given_tokens_not_the_batch(name):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_masks_are_filled_with_text_in_any_order(name):
     trained_model = model(name)
+    form = prompt_form(trained_model, "unmask")
     rows = [Masked([40, IDS.mask, 41, IDS.mask], [1, 3]), Masked([IDS.mask] * 3, [0, 1, 2])]
     for order in ("confidence", "random", "left_to_right"):
-        written = write_masks(trained_model, rows, Unmasking(order, temperature=1.0))
+        written = write_masks(trained_model, form, rows, Unmasking(order, temperature=1.0))
         assert [len(tokens) for tokens in written] == [2, 3]
         assert all(IDS.text[0] <= token < IDS.text[1] for row in written for token in row)
     (answer,) = unmask(trained_model, ["a[MASK]c"], Unmasking(steps=1))

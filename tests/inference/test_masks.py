@@ -259,7 +259,8 @@ def test_gibbs_order_redraws_each_mask_in_turn(name):
 @pytest.mark.parametrize("order", ["margin", "entropy", "left_to_right"])
 def test_ordered_masks_are_written_one_after_another(order):
     one, text = model("masked_diffusion"), "[MASK]bc[MASK][MASK]d, and more[MASK]"
-    row = masked_text(one, text, prompt_form(one, "unmask"))
+    prompt = prompt_form(one, "unmask")
+    row = masked_text(one, text, prompt)
     tokens = np.array(row.tokens)
     allowed = np.array(allowed_token_mask(IDS, one.model.vocab_size, special=()))
     expected = []
@@ -275,7 +276,7 @@ def test_ordered_masks_are_written_one_after_another(order):
         }[order].argmax()
         tokens[left[first]] = p[first].argmax()
         expected.append(tokens[row.masks].tolist())
-    assert write_masks(one, [row], Unmasking(order), record=len(row.masks)) == [expected]
+    assert write_masks(one, prompt, [row], Unmasking(order), record=len(row.masks)) == [expected]
 
 
 @pytest.mark.slow
@@ -321,7 +322,8 @@ def test_orders_and_sample_numbers_give_different_texts():
 def test_only_text_ids_are_written(name, order):
     """Special tokens and rows of the embedding that are not ids are never written."""
     rows = [Masked([IDS.mask] * 40, [*range(1, 40)])] * 4
-    for tokens in write_masks(model(name), rows, Unmasking(order, steps=3, temperature=8.0)):
+    how = Unmasking(order, steps=3, temperature=8.0)
+    for tokens in write_masks(model(name), prompt_form(model(name), "unmask"), rows, how):
         assert all(IDS.text[0] <= token < IDS.text[1] for token in tokens)
 
 
