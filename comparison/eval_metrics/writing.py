@@ -35,7 +35,7 @@ from ...inference.prompting.windows import check_prompts
 from ...objectives import text_to_text
 from ...training.baselines import Tally, trivial_loss
 from ..figures import HIGHER, LOWER, NATS_SAVED, Figure, peak_figures
-from .parts.finetuning_steps import Peak, at_best_peak, from_scratch, stepped
+from .parts.finetuning_steps import Peak, at_best_peak, from_scratch, shuffled_batches, stepped
 from .parts.probing import validation_mask
 from .parts.two_languages import translations
 from .subject import Subject
@@ -182,7 +182,8 @@ def finetuned_writer(
 
     def tried(peak: float) -> tuple[float, Trained]:
         loss = jitted(_loss, model)
-        params = stepped(loss, trained.params, batch_of, numbers[~held], peak, steps, batch_size)
+        batches = map(batch_of, shuffled_batches(numbers[~held], steps, batch_size))
+        params = stepped(loss, trained.params, batches, peak, steps)
         writer = trained._replace(params=params)
         nats = answer_nats(writer, [answered[i] for i in numbers[held]])
         return (-nats if math.isfinite(nats) else -math.inf), writer

@@ -24,7 +24,7 @@ from ....inference import Trained
 from ....inference.answering.states import TextRow, ending_slot, rows_batch, text_row
 from ....inference.decoding.batching import by_length, jitted
 from ....inference.prompting.windows import check_texts
-from .finetuning_steps import Peak, at_best_peak, stepped
+from .finetuning_steps import Peak, at_best_peak, shuffled_batches, stepped
 from .probing import log_shares, validation_mask
 
 Words = Sequence[tuple[int, int]]  # the word of each text, as (start, end) of its characters
@@ -98,7 +98,8 @@ def _trained(trained, rows, labels_N, learned, peak, recipe: FinetuningRecipe) -
 
     loss = jitted(_loss, trained.model)
     params = {"model": trained.params, "head": head}
-    return stepped(loss, params, batch_of, learned, peak, recipe.steps, recipe.batch_size)
+    batches = map(batch_of, shuffled_batches(learned, recipe.steps, recipe.batch_size))
+    return stepped(loss, params, batches, peak, recipe.steps)
 
 
 def _loss(model, params, batch, is_scored_BxT, labels_B):

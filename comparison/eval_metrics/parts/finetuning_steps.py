@@ -1,13 +1,14 @@
 """The steps of fine-tuning: an optimizer and a schedule, the same for every task.
 
-    params = stepped(loss, params, batch_of, examples, peak=0.05, steps=100, batch_size=16)
+    batches = map(batch_of, shuffled_batches(examples, steps=100, batch_size=16))
+    params = stepped(loss, params, batches, peak=0.05, steps=100)
 
 The optimizer is Adafactor, whose updates are relative to each parameter's size. With absolute
 updates, embeddings of size 1 would hardly change at rates that suit kernels of size 0.1. There is
 no dropout.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -73,36 +74,31 @@ def _fresh(model, key) -> dict:
 
 
 def stepped(
-    loss: Callable,
-    params: dict,
-    batch_of: Callable[[np.ndarray], tuple],
-    examples: np.ndarray,
-    peak: float,
-    steps: int,
-    batch_size: int,
+    loss: Callable, params: dict, batches: Iterable[tuple], peak: float, steps: int
 ) -> dict:
-    """Returns the parameters after training on these examples.
+    """Returns the parameters after training on a batch in each step.
 
     The learning rate rises for a tenth of the steps and then falls linearly to 0.
 
     Args:
       loss: a function (params, *batch) -> loss. The same function is compiled once.
-      batch_of: a function from the indices of examples to a batch.
       peak: peak learning rate, relative to the size of a parameter.
-      batch_size: maximum number of examples per step.
     """
     state = _ADAFACTOR.init(params)
     step = jitted(_step, loss)
     warmup = max(1, int(WARMUP_SHARE * steps))
-    batch_size = min(batch_size, len(examples))
-    for number, chosen in enumerate(shuffled_batches(examples, steps, batch_size)):
+    for number, batch in enumerate(batches):
         rate = peak * min((number + 1) / warmup, (steps - number) / max(steps - warmup, 1))
-        params, state = step(params, state, batch_of(chosen), rate)
+        params, state = step(params, state, batch, rate)
     return params
 
 
 def shuffled_batches(examples: np.ndarray, steps: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Yields the examples of each step. Each epoch has all examples in a new random order."""
+    """Yields the examples of each step. Each epoch has all examples in a new random order.
+
+    With fewer examples than `batch_size`, a batch has all of them.
+    """
+    batch_size = min(batch_size, len(examples))
     rng = np.random.default_rng(0)
     left = np.array([], int)
     for _ in range(steps):
