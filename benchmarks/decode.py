@@ -204,7 +204,7 @@ def with_own_drafts(console: Console, options) -> None:
     run = open_saved_model(options.run)
     tokenizer = load_vocabulary(options.run).tokenizer
     plain, own = decoding_form(run.model, run.params), own_drafts(run.model, run.params)
-    _, _, drafter, _ = own
+    _, _, draft = own
     texts = [inspect.getsource(importlib.import_module(name)) for name in MODULES]
     text = np.concatenate(tokenizer.encode_batch(texts))
     drafts = ("drafts kept a step", "speed-up", "CPU speed-up")
@@ -227,7 +227,7 @@ def with_own_drafts(console: Console, options) -> None:
             "",
             "drafts",
             *speed(seconds[1], batch, options.new),
-            f"{kept:.2f} of {drafter.number}",
+            f"{kept:.2f} of {draft.drafter.number}",
             *(f"{ratio:.2f}" for ratio in seconds[0] / seconds[1]),
         )
     console.print(f"\n{options.run}: step {run.step}, {run.model.config.ahead} heads")

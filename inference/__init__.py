@@ -10,7 +10,7 @@ from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
 from .answering.insertions import Written, insert
 from .answering.masks import Guess, fill_masks
 from .answering.next_tokens import next_tokens
-from .answering.options import Decoding, Draft, Options
+from .answering.options import Decoding, Options
 from .answering.scoring import Scored, score
 from .answering.unmasking import Unmasking, unmask
 from .decoding.batching import Batching
@@ -25,7 +25,7 @@ from .decoding.decoding import (
     encoder_decoder_prompts,
 )
 from .decoding.sampling import Sampling
-from .decoding.speculation import masked_drafter, model_drafter, own_drafts, speculate
+from .decoding.speculation import Draft, masked_drafter, model_drafter, own_drafts, speculate
 from .prompting.prompts import few_shot_prompt
 from .reporting.passages import show_passages
 from .trained import (

@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...models import Model
 from ..decoding.batching import Batching
 from ..decoding.beam_search import beam_search
 from ..decoding.decoding import Decoded, Prompts, decode_stream, decoding_form
 from ..decoding.generation_rules import NO_RULES
 from ..decoding.sampling import numbered_keys
 from ..decoding.speculation import (
+    Draft,
     DraftCounts,
-    Drafter,
     masked_drafter,
     model_drafter,
     own_drafts,
@@ -30,7 +31,7 @@ from ..decoding.speculation import (
 from ..prompting.prompts import Prompt, batch_prompts, decode_after, prompt_size, prompts_width
 from ..prompting.windows import check_prompts
 from ..trained import Trained, allowed_token_mask, answer_opening, stop_ids
-from .options import Decoding, Draft, Options
+from .options import Decoding, Options
 
 CHUNK_SIZE = 16  # number of tokens between two checks for stop strings
 
@@ -64,8 +65,8 @@ def draft_model(small: Trained, trained: Trained, number: int) -> Draft:
     return Draft(model_drafter(model, number), params)
 
 
-def trained_drafts(trained: Trained) -> tuple[Any, dict, Drafter, dict]:
-    """Returns the first four arguments of `speculate`, for a model that was trained to draft.
+def trained_drafts(trained: Trained) -> tuple[Model, dict, Draft]:
+    """Returns the first three arguments of `speculate`, for a model that was trained to draft.
 
     Raises ValueError if it was not trained to draft.
     """
@@ -73,7 +74,8 @@ def trained_drafts(trained: Trained) -> tuple[Any, dict, Drafter, dict]:
     if not blocks:
         return own_drafts(trained.model, trained.params)
     model, params = decoding_form(trained.model, trained.params)
-    return model, params, masked_drafter(blocks[0], trained.ids.special("mask")), params
+    drafter = masked_drafter(blocks[0], trained.ids.special("mask"))
+    return model, params, Draft(drafter, params)
 
 
 def generate(
@@ -101,8 +103,8 @@ def generate(
     decoding = options.decoding
     stops = stop_ids(trained)
     if decoding.own_drafts:
-        decoding_model, params, drafter, draft_params = trained_drafts(trained)
-        options = dataclasses.replace(options, draft=Draft(drafter, draft_params))
+        decoding_model, params, draft = trained_drafts(trained)
+        options = dataclasses.replace(options, draft=draft)
     else:
         decoding_model, params = decoding_form(model, trained.params)
     if options.draft:
@@ -213,7 +215,7 @@ class _Generator(NamedTuple):
         if self.options.draft is None:
             kwargs |= dict(rules=self.trained.rules, chunk_size=CHUNK_SIZE)
             return decode_stream(self.model, self.params, batch, **kwargs)
-        decoded, counts = speculate(self.model, self.params, *self.options.draft, batch, **kwargs)
+        decoded, counts = speculate(self.model, self.params, self.options.draft, batch, **kwargs)
         if self.options.on_drafts:
             self.options.on_drafts(DraftCounts(*(x[:num_live] for x in counts)))
         return iter([decoded])

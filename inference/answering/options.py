@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
 from ...objectives.prompt_forms import Pooling
 from ..decoding.batching import Batching
 from ..decoding.sampling import Sampling
-from ..decoding.speculation import DraftCounts, Drafter
+from ..decoding.speculation import Draft, DraftCounts
 from .unmasking import Order
 
 
@@ -77,13 +77,6 @@ class Decoding:
         return Sampling(
             self.repetition_penalty, self.temperature, self.top_k, self.top_p, self.min_p
         )
-
-
-class Draft(NamedTuple):
-    """A source of drafts for speculative decoding, with its parameters."""
-
-    drafter: Drafter
-    params: dict
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,6 +68,13 @@ class Drafter(NamedTuple):
     columns: Callable[[Array], dict] = no_columns
 
 
+class Draft(NamedTuple):
+    """A source of drafts with the parameters of its model."""
+
+    drafter: Drafter
+    params: dict
+
+
 class DraftCounts(NamedTuple):
     """Counts of drafts for each row, until the row was finished.
 
@@ -94,8 +101,7 @@ class SpeculationState(NamedTuple):
 def speculate(
     model: Model,
     params: dict,
-    drafter: Drafter,
-    draft_params: dict,
+    draft: Draft,
     prompts: Prompts,
     *,
     max_new: int,
@@ -107,7 +113,7 @@ def speculate(
     """Generates like `inference.decoding.decoding.decode`, with speculative decoding.
 
     Args:
-      model, params, drafter, draft_params: for example the results of `own_drafts`.
+      model, params, draft: for example the results of `own_drafts`.
       keys: a random key for each row. Required if sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.
 
@@ -116,6 +122,7 @@ def speculate(
         keys. Sampling has a repetition penalty, or drafts come from masks and prompts have block
         positions (`decoder_prompts(blanks=…)`).
     """
+    drafter = draft.drafter
     if sampling.repetition_penalty != 1:
         raise ValueError(
             f"Got repetition_penalty={sampling.repetition_penalty}, expected 1 with speculative "
@@ -131,7 +138,7 @@ def speculate(
     check_positions(drafter.max_positions, "decoder", capacity, max_new, "the draft model's")
     keys = row_keys(sampling, keys, prompts)
     run = jitted(_speculate, model, drafter, sampling, tuple(stop_ids), capacity)
-    return run(params, draft_params, prompts, keys, allowed_tokens, max_new)
+    return run(params, draft.params, prompts, keys, allowed_tokens, max_new)
 
 
 def _speculate(
@@ -273,8 +280,8 @@ def _log_prob(logits_BxTxV, tokens_BxT):
 # --- sources of drafts -------------------------------------------------------------------------
 
 
-def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
-    """Returns the first four arguments of `speculate`, for a model that drafts for itself.
+def own_drafts(model, params) -> tuple[Model, dict, Draft]:
+    """Returns the first three arguments of `speculate`, for a model that drafts for itself.
 
         decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
 
@@ -289,8 +296,8 @@ def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
         )
     model, params = unrolled(model, params)
     if model.config.ahead == "sequential":
-        return *next_token_only(model, params), sequential_drafter(model), params
-    return model, params, independent_drafter(model), params
+        return *next_token_only(model, params), Draft(sequential_drafter(model), params)
+    return model, params, Draft(independent_drafter(model), params)
 
 
 def independent_drafter(model) -> Drafter:
@@ -320,7 +327,7 @@ def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
 
     model, params = decoding_form(model, params)
     drafter = masked_drafter(MaskedBlocks(8), ids.mask)
-    speculate(model, params, drafter, params, prompts, max_new=100)
+    speculate(model, params, Draft(drafter, params), prompts, max_new=100)
 
     The number of accepted drafts is unknown before the call, so the call reads a block of masks for
     each of the N + 1 possible numbers. Masks are not written to the KV cache, and no token attends
@@ -420,7 +427,8 @@ def model_drafter(model, number: Count) -> Drafter:
     """Drafts `number` tokens per step with a smaller model of the same vocabulary.
 
     small, small_params = decoding_form(small, small_params)
-    speculate(model, params, model_drafter(small, 4), small_params, prompts, max_new=100)
+    draft = Draft(model_drafter(small, 4), small_params)
+    speculate(model, params, draft, prompts, max_new=100)
     """
 
     def start(params, prompts, capacity):

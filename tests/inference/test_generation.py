@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pretrax.inference.answering.generation import decoded_answer, generate, without_partial_stop
-from pretrax.inference.answering.options import Decoding, Draft, Options
+from pretrax.inference.answering.options import Decoding, Options
 from pretrax.inference.decoding.decoding import decode, decoding_form
 from pretrax.inference.decoding.generation_rules import GenerationRules
 from pretrax.inference.decoding.sampling import Sampling
-from pretrax.inference.decoding.speculation import model_drafter
+from pretrax.inference.decoding.speculation import Draft, model_drafter
 from pretrax.inference.prompting.prompts import Prompt, batch_prompts, text_prompt
 from tests.inference.runs import CODEC, IDS, trained
 from tests.refusals import refuses

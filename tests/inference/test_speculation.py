@@ -12,6 +12,7 @@ from scipy import stats
 from pretrax.inference.decoding.decoding import decode, decoder_prompts, decoding_form
 from pretrax.inference.decoding.sampling import GREEDY, Sampling, adjusted
 from pretrax.inference.decoding.speculation import (
+    Draft,
     Drafts,
     Verified,
     masked_drafter,
@@ -53,7 +54,7 @@ MASKED = {
 
 @functools.cache
 def speculator(name):
-    """Returns (plain, four): the arguments of `decode` and of `speculate`."""
+    """Returns (plain, drafting): the arguments of `decode` and of `speculate`."""
     if name == "projections ahead":
         model, params = made(name)
         return form(name), own_drafts(model, with_one_projection(params))
@@ -63,12 +64,12 @@ def speculator(name):
         # The models often repeat this token, so some drafts from copies of it are accepted.
         target, token, blocks = MASKED[name]
         model, params = form(target)
-        return form(target), (model, params, masked_drafter(blocks, token), params)
+        return form(target), (model, params, Draft(masked_drafter(blocks, token), params))
     target, _, drafts = name.partition(" with ")
     model, params = form(target)
     by = 0.03 if target == "bart" else 0.1  # so that some drafts are accepted and others rejected
     other = params if drafts == "itself" else disturbed(params, by)
-    return form(target), (model, params, model_drafter(model, 3), other)
+    return form(target), (model, params, Draft(model_drafter(model, 3), other))
 
 
 def with_one_projection(params):
@@ -93,17 +94,17 @@ DRAFTED = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTED)
 def test_greedy_speculation_equals_plain_decoding(name):
-    plain, four = speculator(name)
+    plain, drafting = speculator(name)
     prompts = prompts_of(plain[0], PROMPTS)
     free = decode(*plain, prompts, max_new=NEW, stop_ids=(0, 1))
-    found, counts = speculate(*four, prompts, max_new=NEW, stop_ids=(0, 1))
-    assert_same_decoding(found, counts, free, four[2].number)
+    found, counts = speculate(*drafting, prompts, max_new=NEW, stop_ids=(0, 1))
+    assert_same_decoding(found, counts, free, drafting[2].drafter.number)
     assert 0 < counts.accepted.sum() < counts.drafted.sum()  # otherwise the test would show less
     # Stop ids that come early in one row, late in another, and perhaps never in the third.
     stops = made_tokens(free)[0][2], made_tokens(free)[1][5]
     expected = decode(*plain, prompts, max_new=NEW, stop_ids=stops)
-    found, counts = speculate(*four, prompts, max_new=NEW, stop_ids=stops)
-    assert_same_decoding(found, counts, expected, four[2].number)
+    found, counts = speculate(*drafting, prompts, max_new=NEW, stop_ids=stops)
+    assert_same_decoding(found, counts, expected, drafting[2].drafter.number)
 
 
 def assert_same_decoding(found, counts, expected, number):
@@ -124,7 +125,7 @@ def test_masked_drafts_match_training(name):
 
     The blocks of training start at multiples of their size. Here they start anywhere.
     """
-    plain, (model, params, drafter, _) = speculator(name)
+    plain, (model, params, (drafter, _)) = speculator(name)
     _, token, blocks = MASKED[name]
     prompts = prompts_of(model, PROMPTS)
     made_of = made_tokens(decode(*plain, prompts, max_new=NEW))
@@ -168,7 +169,8 @@ def test_masked_drafts_match_training(name):
         jax.debug.callback(lambda *x: calls.append(x), last, drafts.tokens, ordered=True)
         return state, drafts
 
-    speculate(model, params, drafter._replace(draft=watched), params, prompts, max_new=NEW)
+    watching = Draft(drafter._replace(draft=watched), params)
+    speculate(model, params, watching, prompts, max_new=NEW)
     jax.effects_barrier()
     compared = 0
     for last, tokens in calls:
@@ -183,10 +185,10 @@ def test_masked_drafts_match_training(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("max_new", [1, 2])
 def test_speculation_equals_plain_decoding_for_any_max_new(max_new):
-    plain, four = speculator("llama3 with another")
+    plain, drafting = speculator("llama3 with another")
     prompts = prompts_of(plain[0], PROMPTS)
     expected = decode(*plain, prompts, max_new=max_new)
-    found, _ = speculate(*four, prompts, max_new=max_new)
+    found, _ = speculate(*drafting, prompts, max_new=max_new)
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
 
 
@@ -194,24 +196,24 @@ def test_speculation_equals_plain_decoding_for_any_max_new(max_new):
 @pytest.mark.parametrize("name", ["gpt2 with another", "masks with learned positions"])
 def test_speculation_reaches_the_last_position(name):
     """Drafts beyond the last position are never accepted and change nothing."""
-    plain, four = speculator(name)
+    plain, drafting = speculator(name)
     prompts = prompts_of(plain[0], PROMPTS)
     expected = decode(*plain, prompts, max_new=CAPACITY - 4)
-    found, counts = speculate(*four, prompts, max_new=CAPACITY - 4)
+    found, counts = speculate(*drafting, prompts, max_new=CAPACITY - 4)
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
     assert 0 < counts.accepted.sum() < counts.drafted.sum()  # otherwise the test would show less
     with refuses(ValueError, "17", "16"):
-        speculate(*four, prompts, max_new=CAPACITY - 3)
+        speculate(*drafting, prompts, max_new=CAPACITY - 3)
 
 
 @pytest.mark.slow
 def test_only_allowed_tokens_are_generated():
-    plain, four = speculator("parallel heads")
+    plain, drafting = speculator("parallel heads")
     prompts = prompts_of(plain[0], PROMPTS)
     allowed = np.ones(64, bool)
     allowed[np.concatenate(made_tokens(decode(*plain, prompts, max_new=NEW)))] = False
     expected = decode(*plain, prompts, max_new=NEW, allowed_tokens=jnp.asarray(allowed))
-    found, _ = speculate(*four, prompts, max_new=NEW, allowed_tokens=jnp.asarray(allowed))
+    found, _ = speculate(*drafting, prompts, max_new=NEW, allowed_tokens=jnp.asarray(allowed))
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
 
 
@@ -226,22 +228,22 @@ def test_only_allowed_tokens_are_generated():
     ],
 )
 def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
-    plain, four = speculator(name)
+    plain, drafting = speculator(name)
     prompts, others = prompts_of(plain[0], PAIR), prompts_of(plain[0], OTHER_PAIR)
     keys = jax.random.split(jax.random.key(2), 2)
     settings = dict(max_new=6, stop_ids=(3, 40, 50), sampling=sampling)
-    found, _ = speculate(*four, prompts, keys=keys, **settings)
-    with_another, _ = speculate(*four, others, keys=keys, **settings)
-    alone, _ = speculate(*four, single(prompts, 1), keys=keys[1:], **settings)
+    found, _ = speculate(*drafting, prompts, keys=keys, **settings)
+    with_another, _ = speculate(*drafting, others, keys=keys, **settings)
+    alone, _ = speculate(*drafting, single(prompts, 1), keys=keys[1:], **settings)
     assert_same_rows(found, [first_row(with_another), alone])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, top_k=20)])
 def test_drafts_of_the_model_itself_are_always_accepted(sampling):
-    plain, four = speculator("llama3 with itself")
+    plain, drafting = speculator("llama3 with itself")
     prompts, keys = prompts_of(plain[0], PROMPTS), jax.random.split(jax.random.key(0), 3)
-    found, counts = speculate(*four, prompts, max_new=41, sampling=sampling, keys=keys)
+    found, counts = speculate(*drafting, prompts, max_new=41, sampling=sampling, keys=keys)
     np.testing.assert_array_equal(counts.accepted, counts.drafted)
     np.testing.assert_array_equal(counts.steps, 10)  # 1 + 10 · (3 + 1) tokens
     assert [len(row) for row in made_tokens(found)] == [41, 41, 41]
@@ -249,14 +251,14 @@ def test_drafts_of_the_model_itself_are_always_accepted(sampling):
 
 @pytest.mark.slow
 def test_drafts_after_the_last_token_are_not_counted():
-    _, four = speculator("llama3 with itself")
-    prompts = prompts_of(four[0], PROMPTS)
-    found, counts = speculate(*four, prompts, max_new=7)  # 1 + 4 + 2 of 4 tokens
+    _, drafting = speculator("llama3 with itself")
+    prompts = prompts_of(drafting[0], PROMPTS)
+    found, counts = speculate(*drafting, prompts, max_new=7)  # 1 + 4 + 2 of 4 tokens
     np.testing.assert_array_equal(counts.steps, 2)
     np.testing.assert_array_equal(counts.accepted, 4)
     stop = made_tokens(found)[0][5]
     if stop not in made_tokens(found)[0][:5]:
-        _, counts = speculate(*four, prompts, max_new=7, stop_ids=(stop,))
+        _, counts = speculate(*drafting, prompts, max_new=7, stop_ids=(stop,))
         assert (counts.steps[0], counts.accepted[0]) == (2, 3)
 
 
@@ -268,7 +270,7 @@ def test_drafts_after_the_last_token_are_not_counted():
 def test_own_drafts_match_the_heads_for_tokens_ahead(name):
     """The expected drafts come from the training form, run over the prompt and earlier drafts."""
     model, params = made(name)
-    decoding, own, drafter, draft_params = own_drafts(model, params)
+    decoding, own, (drafter, draft_params) = own_drafts(model, params)
 
     @jax.jit
     def ahead_of(batch, last, n):
@@ -359,7 +361,7 @@ def test_verified_tokens_follow_the_model_distribution(number, sampling):
 
 @functools.cache
 def small(name):
-    """Returns (exact model, four) with a vocabulary of six and drafts that are often wrong."""
+    """Returns (exact model, drafting) with a vocabulary of six and drafts that are often wrong."""
     if name == "parallel heads":
         model = ahead("parallel", vocab=SMALL, num_layers=2)
     elif name == "sequential modules":
@@ -371,10 +373,10 @@ def small(name):
     params["vocabulary"]["embedding"] *= 0.8
     if name == "a model":
         plain, own = decoding_form(model, params)
-        return (model, params), (plain, own, model_drafter(plain, 2), disturbed(own, 0.3))
+        return (model, params), (plain, own, Draft(model_drafter(plain, 2), disturbed(own, 0.3)))
     if name == "masks":
         plain, own = decoding_form(model, params)
-        return (model, params), (plain, own, masked_drafter(MaskedBlocks(3), 0), own)
+        return (model, params), (plain, own, Draft(masked_drafter(MaskedBlocks(3), 0), own))
     return (model, params), own_drafts(model, params)
 
 
@@ -406,10 +408,10 @@ def exact_joint(model, params, row, sampling):
 )
 def test_three_tokens_follow_the_joint_model_distribution(name, sampling):
     sampling, row = SAMPLINGS[sampling], [3, 1]
-    exact, four = small(name)
+    exact, drafting = small(name)
     prompts = decoder_prompts([row] * DRAWS)
     keys = jax.random.split(jax.random.key(11), DRAWS)
-    found, counts = speculate(*four, prompts, max_new=3, sampling=sampling, keys=keys)
+    found, counts = speculate(*drafting, prompts, max_new=3, sampling=sampling, keys=keys)
     drawn = np.asarray(found.tokens)[:, len(row) :]
     histogram = np.bincount(drawn @ [SMALL**2, SMALL, 1], minlength=SMALL**3)
     assert fit(histogram, exact_joint(*exact, row, sampling)) > 1e-3
@@ -443,10 +445,10 @@ def test_unsupported_drafters_are_rejected():
         masked_drafter(MaskedBlocks(1), 7)
     with refuses(ValueError, "number", "1", "0"):
         model_drafter(form("llama3")[0], 0)
-    plain, four = speculator("llama3 with another")
+    plain, drafting = speculator("llama3 with another")
     with refuses(ValueError, "repetition_penalty", "1.2", "1"):
         speculate(
-            *four,
+            *drafting,
             prompts_of(plain[0], PROMPTS),
             max_new=3,
             sampling=Sampling(repetition_penalty=1.2),
@@ -456,7 +458,7 @@ def test_unsupported_drafters_are_rejected():
         speculate(*speculator("masks")[1], filling, max_new=3)
     with refuses(ValueError, "0.5"):
         prompts = prompts_of(plain[0], PROMPTS)
-        speculate(*four, prompts, max_new=3, sampling=Sampling(temperature=0.5))
+        speculate(*drafting, prompts, max_new=3, sampling=Sampling(temperature=0.5))
 
 
 def test_draft_model_with_too_few_positions_is_rejected():
@@ -465,4 +467,5 @@ def test_draft_model_with_too_few_positions_is_rejected():
     small = (model_of(config), form("gpt2")[1])
     prompts = prompts_of(model, PROMPTS)
     with refuses(ValueError, "10", "8"):
-        speculate(model, params, model_drafter(small[0], 2), small[1], prompts, max_new=6)
+        draft = Draft(model_drafter(small[0], 2), small[1])
+        speculate(model, params, draft, prompts, max_new=6)
