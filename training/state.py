@@ -1,15 +1,13 @@
 """The training state. It is created sharded, so that no host or device ever holds all of it."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh
 
-from ..models import Model
-from ..objectives import Adaptation
 from ..objectives.contract import Array
 from .devices.mesh import (
     placed_on,
@@ -39,53 +37,33 @@ class AbstractState(NamedTuple):
     """Shapes and shardings of a state, before anything is allocated."""
 
     shapes: State  # jax.ShapeDtypeStruct with shardings
-    create: Any  # key -> State; jit it, or use `new_state`
+    create: Callable  # key -> State; jit it, or use `new_state`
 
 
 def abstract_state(
-    model: Model,
-    optimizer: optax.GradientTransformation,
-    batch: dict[str, jax.Array],
-    mesh: Mesh,
-    adaptation: Adaptation | None = None,
-    has_ema: bool = False,
-    shard_optimizer_over_data: bool = False,
+    init_params: Callable, init_state: Callable, mesh: Mesh, spread_optimizer: bool = False
 ) -> AbstractState:
-    """Returns the shapes and shardings of a run's state, without allocating anything.
+    """Returns the shapes and shardings of a state, without allocating anything.
 
     Args:
-      batch: shapes of the model's batch.
-      adaptation: the adaptation of the objective's noise. None: noise does not adapt.
-      has_ema: whether the state has a moving average of the parameters.
-      shard_optimizer_over_data: whether the optimizer's state is also sharded over the mesh axis
-        `data`.
+      init_params: key -> parameters, boxed with the names of their axes.
+      init_state: parameters without boxes -> the `State` of step 0.
+      spread_optimizer: whether the optimizer's state is also sharded over the mesh axis `data`.
     """
-
-    def init_params(key):
-        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
-        return model.init(key, blank)
-
-    # The optimizer gets plain arrays, as in every step. It may distinguish them by their paths and
-    # leave some out of a part of its state (`optax.partition`, `optax.masked`).
-    def init_state(params):
-        adapted = adaptation and adaptation.init()
-        state = State(jnp.zeros((), jnp.int32), params, optimizer.init(params), adapted)
-        return with_initial_ema(state) if has_ema else state
-
     # An abstract mesh is enough, since nothing is computed. The devices may not exist here.
     with placed_on(mesh.abstract_mesh):
         boxed_params = jax.eval_shape(init_params, jax.random.key(0))
         shapes = jax.eval_shape(init_state, unboxed(boxed_params))
         param_shardings = shardings_of(boxed_params, mesh)
         update_shardings = param_shardings
-        if shard_optimizer_over_data:
+        if spread_optimizer:
             update_shardings = spread_over_data(shapes.params, param_shardings, mesh)
         shardings = State(
             step=replicated(mesh),
             params=param_shardings,
             opt_state=shardings_like(shapes.opt_state, shapes.params, update_shardings, mesh),
             adaptation=jax.tree.map(lambda _: replicated(mesh), shapes.adaptation),
-            ema=param_shardings if has_ema else None,
+            ema=None if shapes.ema is None else param_shardings,
         )
         sharded_shapes = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),

@@ -3,26 +3,34 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 
 from .batches import member_of_step
 from .devices.mesh import batch_sharding, replicated, spread_over_data
 from .planning import Plan, abstract_batch, abstract_rows, plan_of_step
-from .state import AbstractState, State, abstract_state
+from .state import AbstractState, State, abstract_state, with_initial_ema
 from .step import train_step
 
 
 def abstract_state_of(plan: Plan) -> AbstractState:
     """Returns the shapes and shardings of the state, without allocating anything."""
     recipe = plan.recipe
-    return abstract_state(
-        recipe.model,
-        recipe.optimizer,
-        abstract_batch(plan),
-        plan.mesh,
-        recipe.objective.adaptation,
-        has_ema=plan.run.ema_decay is not None,
-        shard_optimizer_over_data=plan.run.shard_optimizer_over_data,
-    )
+    batch = abstract_batch(plan)
+    adaptation = recipe.objective.adaptation
+
+    def init_params(key):
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
+        return recipe.model.init(key, blank)
+
+    # The optimizer gets plain arrays, as in every step. It may distinguish them by their paths and
+    # leave some out of a part of its state (`optax.partition`, `optax.masked`).
+    def init_state(params):
+        adapted = adaptation and adaptation.init()
+        opt_state = recipe.optimizer.init(params)
+        state = State(jnp.zeros((), jnp.int32), params, opt_state, adapted)
+        return state if plan.run.ema_decay is None else with_initial_ema(state)
+
+    return abstract_state(init_params, init_state, plan.mesh, plan.run.shard_optimizer_over_data)
 
 
 def jitted_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:

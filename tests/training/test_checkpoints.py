@@ -27,7 +27,7 @@ from pretrax.training.saved import checkpoints, quiet_orbax
 from pretrax.training.saved.checkpoints import Checkpoints, Keep, MismatchError
 from pretrax.training.saved.checksums import checksums
 from pretrax.training.saved.damage import shows_damage
-from pretrax.training.state import State, abstract_state, new_state
+from pretrax.training.state import State, new_state
 from tests.refusals import refuses
 from tests.training import object_store, tiny
 
@@ -48,7 +48,7 @@ class OneMatrix:
 
 def abstract_state_of(shape=(2, 2, 2), optimizer=None, **settings):
     mesh = tiny.mesh_of(*shape)
-    return abstract_state(OneMatrix(**settings), optimizer or optax.adam(1e-3), {}, mesh), mesh
+    return tiny.abstract_state_of(OneMatrix(**settings), optimizer, mesh), mesh
 
 
 @functools.cache

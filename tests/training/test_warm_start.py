@@ -21,7 +21,7 @@ from pretrax.training.run_file import write_run
 from pretrax.training.saved.assignment_map import check_assignment_map
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.warm_start import warm_start
-from pretrax.training.state import abstract_state, new_state, with_initial_ema
+from pretrax.training.state import new_state, with_initial_ema
 from tests.refusals import refuses
 from tests.training import tiny
 
@@ -42,9 +42,7 @@ class Arrays:
 
 def state_of(seed, optimizer=None, mesh_shape=(2, 2, 2), **shapes):
     mesh = tiny.mesh_of(*mesh_shape)
-    return new_state(
-        abstract_state(Arrays(**shapes), optimizer or optax.adam(1e-3), {}, mesh), seed, mesh
-    )
+    return new_state(tiny.abstract_state_of(Arrays(**shapes), optimizer, mesh), seed, mesh)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -25,6 +26,7 @@ from pretrax.training.batches import Batches
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.hooks import Hook
 from pretrax.training.run import Run as Settings
+from pretrax.training.state import AbstractState, State, abstract_state
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IDS = TokenIds(
@@ -166,6 +168,16 @@ def parameters(one: planning.Plan):
         return jax.device_put(drawn, x.sharding)
 
     return jax.tree.map(draw, step_program.abstract_state_of(one).shapes.params)
+
+
+def abstract_state_of(model, optimizer, mesh) -> AbstractState:
+    """Returns the abstract state of a model without a forward pass, by default with Adam."""
+    optimizer = optimizer or optax.adam(1e-3)
+
+    def init_state(params):
+        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    return abstract_state(functools.partial(model.init, batch={}), init_state, mesh)
 
 
 def batches(one, mesh, *, data_shards=8, stream=TextStream, **settings):
