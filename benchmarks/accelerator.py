@@ -413,7 +413,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
         compiled = step_program.compile_lowered(plan, lowered)
         compilation = time.perf_counter() - started
         state = new_state(abstract, 0, mesh)
-        parameters = parameter_count(state)
+        parameters = parameter_count(state.params)
         batch = jax.device_put(synthetic_rows(plan), batch_sharding(mesh))
 
         def one_step():

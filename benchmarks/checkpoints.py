@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             seconds = [save_and_restore(folder, state, step) for step in range(options.repeats)]
         figures = (f"{statistics.median(each):.2f}" for each in zip(*seconds))
-        table.add_row(name, f"{parameter_count(state):,}", f"{size:.2f}", *figures)
+        table.add_row(name, f"{parameter_count(state.params):,}", f"{size:.2f}", *figures)
     Console(highlight=False).print(table)
 
 

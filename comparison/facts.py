@@ -184,7 +184,7 @@ def _planned(comparison: Comparison, variant: str) -> VariantFacts:
         budget=call_text(budget),
         steps=steps,
         text_tokens=tokens_of(final, steps),
-        parameters=parameter_count(abstract_state_of(final).shapes),
+        parameters=parameter_count(abstract_state_of(final).shapes.params),
         flops_per_step=step_flops(final),
         platform=jax.default_backend(),
         solved=solved,
@@ -253,7 +253,7 @@ def _matched(macro: str, run_with: Callable[[str], Run], reference: VariantFacts
     def cost(number: int) -> float:
         model = run_with(solved_line(macro, number)).model(rows, first.recipe.objective.facts.heads)
         if macro == PARAMETERS:
-            return sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(model))))
+            return parameter_count(unboxed(abstract_params(model)))
         return step_flops(first._replace(recipe=first.recipe._replace(model=model))) / tokens
 
     target = reference.parameters if macro == PARAMETERS else reference.flops_per_token

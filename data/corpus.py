@@ -202,6 +202,10 @@ class Corpus(NamedTuple):
         """The corpora of a mixture, or this corpus alone if all members read the same text."""
         return self.sources or (self,)
 
+    def source_of(self, member: int) -> int:
+        """Returns the index in `texts` of the text that a member of the objective reads."""
+        return self.member_sources[member] if self.sources else 0
+
     def text_of(self, member: int) -> "Corpus":
         """Returns the corpus that a member of the objective, given by its index, reads."""
-        return self.sources[self.member_sources[member]] if self.sources else self
+        return self.texts[self.source_of(member)]

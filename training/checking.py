@@ -16,6 +16,7 @@ from ..objectives import RowGroup
 from ..objectives.laws import check_objective, check_shapes, is_built_in, is_user_defined, text_row
 from ..objectives.losses import predicting_stack
 from .router_terms import router_terms
+from .state import parameter_count
 from .step import Recipe, corrupt_and_arrange
 
 PROBES = 8  # number of slots of a stack whose inputs are changed
@@ -103,7 +104,7 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
     """
     model = recipe.model
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch))
-    size = sum(x.size for x in jax.tree.leaves(shapes))
+    size = parameter_count(shapes)
     if size > MAX_PARAMETERS:
         warnings.warn(
             f"The model has too many parameters ({size:,}) to check that documents of a row are "

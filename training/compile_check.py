@@ -108,7 +108,7 @@ def check(run: Run, topology: Topology) -> Check:
     return Check(
         topology=topology,
         mesh=dict(plan.mesh.shape),
-        parameters=parameter_count(state),
+        parameters=parameter_count(state.params),
         active=active_parameters(state.params, plan.recipe.model.config),
         flops=step_flops(plan),
         causal_flops=causal_flops(plan),

@@ -69,7 +69,7 @@ class Evaluator:
                 out_shardings=batch_sharding(plan.mesh),
             )
             for number in group.members:
-                source = corpus.member_sources[number] if corpus.member_sources else 0
+                source = corpus.source_of(number)
                 batches_of = functools.partial(self._batches, arrange, group.row_length, number)
                 member = members_of(recipe.objective)[number]
                 sums, tallies = self._programs_of(member.objective)

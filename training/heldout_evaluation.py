@@ -97,10 +97,10 @@ def bytes_per_token(plan: Plan) -> dict[str, float]:
 
     The values are nan for token ids without text.
     """
-    sizes = [bytes_per_token_of(text, plan.run.heldout_tokens) for text in plan.corpus.texts]
-    members = members_of(plan.recipe.objective)
-    sources = plan.corpus.member_sources or (0,) * len(members)
-    return {member.name: sizes[source] for member, source in zip(members, sources)}
+    corpus = plan.corpus
+    sizes = [bytes_per_token_of(text, plan.run.heldout_tokens) for text in corpus.texts]
+    members = enumerate(members_of(plan.recipe.objective))
+    return {member.name: sizes[corpus.source_of(number)] for number, member in members}
 
 
 def bytes_per_token_of(corpus: Corpus, tokens: int) -> float:

@@ -99,8 +99,8 @@ def new_state(abstract: AbstractState, seed: int, mesh: Mesh) -> State:
         return create(jax.random.key(seed))
 
 
-def parameter_count(state: State) -> int:
-    return sum(x.size for x in jax.tree.leaves(state.params))
+def parameter_count(params) -> int:
+    return sum(x.size for x in jax.tree.leaves(params))
 
 
 def unboxed(tree):

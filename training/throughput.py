@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import jax
 
+from ..models import Model
 from ..models.builders import later_keys_flops
-from ..objectives import members_of
+from ..objectives import RowGroup, members_of
 from .batches import GroupSchedule
 from .devices.accelerators import ACCELERATORS, kind_of_device
 from .planning import Plan
@@ -31,11 +32,15 @@ def step_flops(plan: Plan) -> int:
 
 def _flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
     forward = sum(
-        schedule.rows
-        * recipe.model.flops({"predict": group.stacks.get("decoder", 0)} | group.stacks)
+        schedule.rows * row_flops(recipe.model, group)
         for group, schedule in zip(recipe.groups, schedules)
     )
     return 3 * forward
+
+
+def row_flops(model: Model, group: RowGroup) -> int:
+    """Returns the FLOPs of the forward pass of a row of a row group."""
+    return model.flops({"predict": group.stacks.get("decoder", 0)} | group.stacks)
 
 
 def causal_flops(plan: Plan) -> int | None:

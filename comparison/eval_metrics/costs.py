@@ -13,7 +13,7 @@ from ...training.batches import GroupSchedule, member_of_step
 from ...training.devices.mesh import make_mesh
 from ...training.planning import Plan
 from ...training.reporting.metrics import read_metrics
-from ...training.state import unboxed
+from ...training.state import parameter_count, unboxed
 from ...training.throughput import step_flops
 from ..budgets import shortened, targets_of_steps, tokens_of
 from ..figures import NEITHER, Figure
@@ -46,7 +46,7 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
     flops = step_flops(plan) * step / tokens
     targets = targets_per_token(plan, steps)
     seconds = seconds_per_step(subject.directory, step, plan.schedules)
-    parameters = sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(plan.recipe.model))))
+    parameters = parameter_count(unboxed(abstract_params(plan.recipe.model)))
     unit = "targets per token of text"
     parts = targets if len(targets) > 1 else {}
     return [

@@ -22,9 +22,10 @@ from ...objectives.token_ids import specimen_ids
 from ...settings.partial import as_partial
 from ...training.devices.accelerators import ACCELERATORS
 from ...training.planned_vocabulary import planned_rows
-from ...training.run import Run
-from ...training.state import unboxed
+from ...training.run import Run, row_shapes
+from ...training.state import parameter_count, unboxed
 from ...training.step import check_requirements
+from ...training.throughput import row_flops
 
 GIB = 2**30
 DAY = 86_400  # seconds
@@ -71,25 +72,21 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     objective = with_corpus_classes(fields["objective"](ids), 2)
     model = fields["model"](rows, objective.facts.heads)
     policy, _ = resolve_packing(objective, fields.get("packing"), fields.get("mark_document_ends"))
-    lengths = fields["sequence_lengths"]
     groups = objectives.row_groups(
         objective,
         LAYOUTS[model.layout],
         ids,
-        [lengths] if isinstance(lengths, Mapping) else lengths,
+        row_shapes(fields["sequence_lengths"]),
         max_documents_per_row(policy, fields.get("max_documents", 16)),
     )
     # The members of a mixture get equal shares. Other shares change the cost by a few percent.
     shares = [len(group.members) for group in groups]
     counts = [fields["batch_size"] * share / sum(shares) for share in shares]
     check_requirements(objective, model, groups)
-    flops = sum(
-        n * model.flops({"predict": g.stacks.get("decoder", 0)} | g.stacks)
-        for n, g in zip(counts, groups)
-    )
+    flops = sum(n * row_flops(model, g) for n, g in zip(counts, groups))
     tokens = sum(n * _mean_text(objective, g) for n, g in zip(counts, groups))
     params = unboxed(abstract_params(model))
-    number = sum(x.size for x in jax.tree.leaves(params))
+    number = parameter_count(params)
     steps = fields.get("steps")
     optimizer_bytes = 8 * number  # Adam's two moments
     if optimizer := fields.get("optimizer"):

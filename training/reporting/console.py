@@ -135,7 +135,7 @@ def model_summary(plan: Plan, state: State) -> str:
     """
     model = plan.recipe.model
     mesh = plan.mesh
-    parameters = parameter_count(state)
+    parameters = parameter_count(state.params)
     active = active_note(parameters, active_parameters(state.params, model.config))
     attention = [] if model.attention is None else [f"{model.attention} attention"]
     parts = [f"{parameters:,} parameters{active}", *attention, f"{plan.run.batch_size} rows a step"]

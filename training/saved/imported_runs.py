@@ -24,7 +24,7 @@ from ...settings.partial import Partial
 from ...settings.run_directory import CHECKPOINTS, check_place, is_run
 from ..run import padded_vocabulary
 from ..run_file import run_text
-from ..state import State
+from ..state import State, parameter_count
 from .checkpoints import Checkpoints
 
 CORPORA = ("text_files", "python_library")  # corpora that use the imported vocabulary
@@ -66,7 +66,7 @@ def write_parameters(run_dir: str, arrays: Iterable[tuple[str, np.ndarray]], row
     os.makedirs(run_dir, exist_ok=True)
     with Checkpoints(os.path.join(run_dir, CHECKPOINTS)) as checkpoints:
         checkpoints.save(State(jnp.int32(0), params, {}), {}, one_by_one=True)
-    return sum(x.size for x in jax.tree.leaves(params))
+    return parameter_count(params)
 
 
 def with_rows(path: str, array: np.ndarray, rows: int) -> np.ndarray:
