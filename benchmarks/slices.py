@@ -150,7 +150,7 @@ def figures(case: Case) -> dict:
         "mesh": {axis: size for axis, size in found.mesh.items() if size > 1},
         "memory": found.memory.total / GIB,
         "most": found.chip_gib,
-        "problem": found.refusal,
+        "problem": found.compiler_error,
         "seconds": found.seconds,
         "attention": found.attention,
     }

@@ -66,7 +66,7 @@ class Check(NamedTuple):
     memory: Memory
     traffic: Mapping[str, Traffic]  # kind of collective -> traffic
     seconds: float  # seconds of the compilation on this machine
-    refusal: str = ""  # message of the compiler, if the step does not fit
+    compiler_error: str = ""  # message of the compiler, if the step does not fit
     attention: str | None = None  # the model's attention mechanism, see `Model`
     options: Mapping[str, Any] = {}  # options of the compiler
     estimate: StepTime | None = None  # estimated step time; None: no cycles from the compiler
@@ -86,7 +86,7 @@ class Check(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        return not self.refusal and self.memory.total <= self.chip_gib * GIB
+        return not self.compiler_error and self.memory.total <= self.chip_gib * GIB
 
 
 def check(run: Run, topology: Topology) -> Check:
@@ -113,23 +113,20 @@ def check(run: Run, topology: Topology) -> Check:
         flops=step_flops(plan),
         causal_flops=causal_flops(plan),
         text_tokens=_text_tokens(plan),
-        memory=compiled.memory,
-        traffic=compiled.traffic,
         seconds=time.monotonic() - started,
-        refusal=compiled.refusal,
         attention=plan.recipe.model.attention,
         options=(topology.kind not in GPUS and run.tpu_compiler_options) or {},
-        estimate=compiled.estimate,
+        **compiled._asdict(),
     )
 
 
 class _Compiled(NamedTuple):
-    """What the compiler says about a step."""
+    """The fields of a `Check` that the compiler gives."""
 
     memory: Memory
     traffic: Mapping[str, Traffic] = {}
     estimate: StepTime | None = None
-    refusal: str = ""
+    compiler_error: str = ""
 
 
 def _compiled(plan: Plan, state: State, topology: Topology) -> _Compiled:
@@ -145,7 +142,7 @@ def _compiled(plan: Plan, state: State, topology: Topology) -> _Compiled:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return _Compiled(memory, refusal=_shortened(str(error)))
+        return _Compiled(memory, compiler_error=_shortened(str(error)))
     sizes: Any = program.memory_analysis()
     text = program.as_text() or ""
     chips = [getattr(device, "coords", ()) for device in mesh.devices.flat]

@@ -324,14 +324,14 @@ def test_mesh_larger_than_the_slice_is_rejected(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "memory, refusal, advice",
+    "memory, compiler_error, advice",
     [
         (Memory(10 * GIB, 5 * GIB, 2 * GIB, 0), "", "fsdp"),
         (Memory(1 * GIB, 1 * GIB, 20 * GIB, 0), "", "microbatches"),
         (Memory(1 * GIB, 1 * GIB, 0, 0), "Used 40.1G of 15.75G hbm. Exceeded hbm", "microbatches"),
     ],
 )
-def test_step_that_does_not_fit_gets_advice(memory, refusal, advice, capsys):
+def test_step_that_does_not_fit_gets_advice(memory, compiler_error, advice, capsys):
     check = Check(
         topology=Topology("TPU v3", (2, 2)),
         mesh={"data": 8},
@@ -342,13 +342,13 @@ def test_step_that_does_not_fit_gets_advice(memory, refusal, advice, capsys):
         memory=memory,
         traffic={},
         seconds=1.0,
-        refusal=refusal,
+        compiler_error=compiler_error,
     )
     assert not print_check(make_console(), check)
     output = capsys.readouterr().out
     assert "8 × TPU v3" in output and "0.125 per chip" in output  # its cores are the devices in JAX
     assert "1,000,000,000 (200,000,000 active)" in output
-    assert "It does not fit." in output and advice in output and refusal in output
+    assert "It does not fit." in output and advice in output and compiler_error in output
 
 
 def estimated(**others) -> Check:

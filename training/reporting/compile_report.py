@@ -28,13 +28,13 @@ def print_check(console: Console, check: Check) -> bool:
     overview.add_row("text", f"{check.text_tokens:,} tokens per step")
     overview.add_row("compute", f"{tflop:,.4g} TFLOP per step, {tflop / devices:,.4g} per chip")
     console.print(overview)
-    if check.refusal:
-        print_note(console, f"\nThe compiler: {check.refusal}")
+    if check.compiler_error:
+        print_note(console, f"\nThe compiler: {check.compiler_error}")
     memory = plain_table("memory per chip", "GiB")
     for kind, size in check.memory._asdict().items():
-        if size or not check.refusal:
+        if size or not check.compiler_error:
             memory.add_row(f"  {kind}", f"{size / GIB:.2f}")
-    if not check.refusal:
+    if not check.compiler_error:
         memory.add_row("  total", f"{check.memory.total / GIB:.2f} of {check.chip_gib}")
     console.print(memory)
     if check.traffic:
