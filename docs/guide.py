@@ -501,11 +501,13 @@ def by_setting(found: Found) -> str:
             d = min(shown, key=lambda d: d.corrected)
             seeds = f"{abs(_in_deviations(comparison, d)):.1f} SD, {d.estimate.seeds} seeds"
             rest = f"{len(shown) - 1} of {len(comparison.differences) - 1}"
-            worth.append([link, escaped(wording.difference_sentence(comparison, d)), seeds, rest])
+            better, worse = map(escaped, comparison.better_and_worse(d))
+            difference = f"{wording.difference_size(d)} at {escaped(d.figure)}"
+            worth.append([link, better, worse, difference, seeds, rest])
         else:
             is_blind = all(why_not_informative(comparison, d) for d in comparison.differences)
             groups["Not informative" if is_blind else "No effect detected"].append(link)
-    heads = ["Worth changing", "clearest difference", "size", "other significant differences"]
+    heads = ["Worth changing", "better", "worse", "clearest difference", "size", "others"]
     lines = [f"**{group}:** {', '.join(links) or 'none'}." for group, links in groups.items()]
     return "\n\n".join((table(heads, worth), *lines))
 

@@ -198,9 +198,14 @@ def significant_and_informative(summary: Summary) -> list[Difference]:
 def difference_sentence(summary: Summary, d: Difference) -> str:
     """Returns for example '"40%" is better than "15%" at classify by 0.031 accuracy'."""
     better, worse = summary.better_and_worse(d)
-    size = number(abs(d.estimate.mean), decimals([d.estimate]))
     unit = unit_label(summary.column(d.figure))
+    size = difference_size(d)
     return f'"{better}" is better than "{worse}" at {d.figure} by {size} {unit}'.strip()
+
+
+def difference_size(d: Difference) -> str:
+    """Returns the size of a difference without its sign, such as '0.031'."""
+    return number(abs(d.estimate.mean), decimals([d.estimate]))
 
 
 def _certainty(summary: Summary) -> str:
