@@ -277,12 +277,13 @@ class Checkpoints:
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
-            loaded, problem = self._load_if_sound(step, target)
-            if loaded:
-                state, files, _ = loaded
-                return Restored(state, files.read, tuple(damaged))
-            damaged.append(self._set_aside(step, problem))
-            self._checkpointer.reload()
+            try:
+                loaded = self._load_if_sound(step, target)
+            except DamageError as damage:
+                damaged.append(self._set_aside(step, str(damage)))
+                self._checkpointer.reload()
+            else:
+                return Restored(loaded.state, loaded.files.read, tuple(damaged))
         if damaged:
             raise ValueError(
                 f"No checkpoint of this run can be read: {'; '.join(damaged)}. Start again in "
@@ -297,26 +298,23 @@ class Checkpoints:
             )
         return None
 
-    def _load_if_sound(self, step: int, target: State) -> "tuple[Loaded | None, str]":
+    def _load_if_sound(self, step: int, target: State) -> "Loaded":
         """Loads a checkpoint and compares its arrays with their checksums.
 
-        Returns (what was loaded, ""), or (None, what is damaged).
+        Raises the errors of `_load_with_retries`, and DamageError if the arrays or the step differ.
         """
-        loaded, problem = self._load_with_retries(step, target)
-        if loaded:
-            state, _, sums = loaded
-            problem = _differing_array(saved_of(state), sums)
-            if not problem and int(state.step) != step:
-                problem = f"it holds step {int(state.step)}"
-        return None if problem else loaded, problem
+        loaded = self._load_with_retries(step, target)
+        _check_arrays(saved_of(loaded.state), loaded.checksums)
+        if int(loaded.state.step) != step:
+            raise DamageError(f"it holds step {int(loaded.state.step)}")
+        return loaded
 
-    def _load_with_retries(self, step: int, target: State) -> "tuple[Loaded | None, str]":
+    def _load_with_retries(self, step: int, target: State) -> "Loaded":
         """Loads a checkpoint, with several attempts.
 
-        Returns (what was loaded, ""), or (None, what is damaged). All processes agree on which.
-
-        Raises MismatchError if the arrays differ from those of `target`, and OSError if a
-        checkpoint cannot be read although it may be sound.
+        All processes raise the same error: MismatchError if the arrays differ from those of
+        `target`, DamageError if the checkpoint is damaged for one of them, and OSError if it cannot
+        be read although it may be sound.
         """
         for wait in (*WAITS, None):
             loaded = None
@@ -329,10 +327,10 @@ class Checkpoints:
             problem = first_line(failure) if failure else "another process cannot read it"
             if worst == SOUND and differences:
                 raise MismatchError("\n".join(differences))
-            if worst == SOUND:
-                return loaded, ""
+            if worst == SOUND and loaded:
+                return loaded
             if worst == _DAMAGED:
-                return None, problem
+                raise DamageError(problem)
             if wait is not None:
                 time.sleep(wait)
         raise OSError(
@@ -414,8 +412,7 @@ class Checkpoints:
                 step_folder(self._root, step), {"state": {part: target}, "data": files}
             )["state"]
         metadata = _parse_metadata(files.read(_METADATA_FILE))
-        if problem := _differing_array(loaded, metadata["arrays"]):
-            raise DamageError(problem)
+        _check_arrays(loaded, metadata["arrays"])
         return loaded[part]
 
     def wait(self) -> None:
@@ -476,10 +473,7 @@ class Checkpoints:
         return {"processes": jax.process_count()}
 
     def _load(self, step: int, target: State) -> "Loaded":
-        """Loads a checkpoint and compares the files of the data position with their checksums.
-
-        Returns the state, the files, and the checksums of the arrays by name.
-        """
+        """Loads a checkpoint and compares the files of the data position with their checksums."""
         files = Files({})
         with self._context(alone=True):
             loaded = self._checkpointer.load_checkpointables(
@@ -490,7 +484,7 @@ class Checkpoints:
             for name, value in files.read_json(f"checksums_{process}.json").items():
                 if zlib.crc32(files.read(name)) != value:
                     raise DamageError(_DIFFERS.format(name))
-        return State(**loaded["state"]), files, metadata["arrays"]
+        return Loaded(State(**loaded["state"]), files, metadata["arrays"])
 
     def _differences(self, step: int, target: State) -> list[str]:
         """Returns how the saved arrays differ from the target's in name, shape or dtype.
@@ -599,7 +593,12 @@ class Files:
             raise DamageError(f"{name} is not JSON: {error}") from error
 
 
-Loaded = tuple[State, Files, Mapping[str, int]]
+class Loaded(NamedTuple):
+    """What was read from a checkpoint."""
+
+    state: State
+    files: Files
+    checksums: Mapping[str, int]  # checksums of the saved arrays, by name
 
 
 def _parse_metadata(content: bytes) -> Mapping[str, Any]:
@@ -617,13 +616,11 @@ def saved_of(state: State) -> dict[str, Any]:
     return {name: part for name, part in state._asdict().items() if part is not None}
 
 
-def _differing_array(arrays, saved: Mapping[str, int]) -> str:
-    """Returns a message about the first array that differs from its checksum, or "".
-
-    All processes return the same.
-    """
-    wrong = [name for name, value in checksums(arrays).items() if saved.get(name) != value]
-    return _DIFFERS.format(wrong[0]) if wrong else ""
+def _check_arrays(arrays, saved: Mapping[str, int]) -> None:
+    """Raises DamageError, in all processes, if an array differs from its checksum."""
+    for name, value in checksums(arrays).items():
+        if saved.get(name) != value:
+            raise DamageError(_DIFFERS.format(name))
 
 
 SOUND, _DAMAGED, _UNREAD = range(3)

@@ -99,10 +99,13 @@ class LocalCopies(Checkpoints):
         restored = None
         problem = ""
         if saved_by_all:
-            loaded, problem = self._load_if_sound_everywhere(max(saved_by_all), target)
-            if loaded:
-                state, files, _ = loaded
-                restored = Restored(state, _exchange_files(files), damaged=(), copied=True)
+            try:
+                loaded = self._load_if_sound_everywhere(max(saved_by_all), target)
+            except DamageError as damage:
+                problem = str(damage)
+            else:
+                read = _exchange_files(loaded.files)
+                restored = Restored(loaded.state, read, damaged=(), copied=True)
         elif saved_by_any:
             newest = max(saved_by_any)
             lacking = [i for i, saved in enumerate(steps_by_process) if newest not in saved]
@@ -181,16 +184,20 @@ class LocalCopies(Checkpoints):
         if jax.process_index() == 0:
             (absolute(self._where) / COPIES_ID).write_text(self._id)
 
-    def _load_if_sound_everywhere(self, step: int, target: State) -> tuple[Loaded | None, str]:
-        """Loads a copy as `_load_if_sound`, if the copies of all processes are sound."""
+    def _load_if_sound_everywhere(self, step: int, target: State) -> Loaded:
+        """Loads a copy. Raises DamageError in all processes if a copy is not sound."""
+        loaded = None
+        damage = None
         try:
-            loaded, problem = self._load_if_sound(step, target)
+            loaded = self._load_if_sound(step, target)
+        except DamageError as error:
+            damage = error
         except OSError as error:  # it is raised on all processes
-            return None, in_words(error).removesuffix(".")
+            raise DamageError(in_words(error).removesuffix(".")) from error
         # Each process has its own checksums, so the results may differ.
-        if worst_of_processes(DamageError(problem) if problem else None) != SOUND:
-            return None, problem or "the copy of another process is damaged"
-        return loaded, ""
+        if worst_of_processes(damage) != SOUND or loaded is None:
+            raise damage or DamageError("the copy of another process is damaged")
+        return loaded
 
     def _differences(self, step: int, target: State) -> list[str]:
         metadata = self._read_metadata(step)
