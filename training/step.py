@@ -247,8 +247,9 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
         group_gradients = _cached_gradients
     else:
         group_gradients = _accumulated_gradients
+    loss_of = functools.partial(weighted_loss, recipe, weights, step)
     by_group = (
-        group_gradients(recipe, params, batch, weights, step, jax.random.fold_in(key, number))
+        group_gradients(recipe, loss_of, params, batch, jax.random.fold_in(key, number))
         for number, batch in enumerate(batches)
     )
     (loss, sums), grads = functools.reduce(_added, by_group)
@@ -259,21 +260,20 @@ def _added(tree, other):
     return jax.tree.map(jnp.add, tree, other)
 
 
-def _batch_gradients(recipe: Recipe, params, batch, weights, step, key):
+def _batch_gradients(recipe: Recipe, loss_of: Callable, params, batch, key):
     def loss(params):
-        outputs = recipe.model.apply(params, batch, {"dropout": key})
-        return weighted_loss(recipe, outputs, batch, weights, step)
+        return loss_of(recipe.model.apply(params, batch, {"dropout": key}), batch)
 
     return jax.value_and_grad(loss, has_aux=True)(params)
 
 
-def _accumulated_gradients(recipe: Recipe, params, batch, weights, step, key):
+def _accumulated_gradients(recipe: Recipe, loss_of: Callable, params, batch, key):
     """Accumulates the gradients of the microbatches of a loss that is a sum over rows."""
 
     def differentiate(numbered):
         number, microbatch = numbered
         microbatch_key = jax.random.fold_in(key, number)
-        return _batch_gradients(recipe, params, microbatch, weights, step, microbatch_key)
+        return _batch_gradients(recipe, loss_of, params, microbatch, microbatch_key)
 
     microbatches = _microbatches(recipe, batch)
     first = jax.tree.map(lambda x: x[0], microbatches)
@@ -285,7 +285,7 @@ def _accumulated_gradients(recipe: Recipe, params, batch, weights, step, key):
     return lax.scan(accumulate, zeros, microbatches)[0]
 
 
-def _cached_gradients(recipe: Recipe, params, batch, weights, step, key):
+def _cached_gradients(recipe: Recipe, loss_of: Callable, params, batch, key):
     """Returns gradients of a loss that couples rows, with one microbatch's activations at a time.
 
     The method is gradient caching (Gao et al. 2021, arXiv:2101.06983), in three passes:
@@ -311,7 +311,7 @@ def _cached_gradients(recipe: Recipe, params, batch, weights, step, key):
         # [M, L, B / M, …] -> [L, B, …]
         routing = jax.tree.map(jax.vmap(_joined_rows, in_axes=1), routing)
         outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, states), routing=routing)
-        return weighted_loss(recipe, outputs, whole, weights, step)
+        return loss_of(outputs, whole)
 
     (value, sums), (grads, cached_grads) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
         params, cached
@@ -342,7 +342,7 @@ def _joined_rows(x):
     return x.swapaxes(0, 1).reshape((-1,) + x.shape[2:])
 
 
-def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
+def weighted_loss(recipe: Recipe, weights, step, outputs, batch):
     """Returns the contribution of these rows to the step's loss, and their `StepSums`."""
     batch_loss = recipe.objective.loss(batch)
     scales = {
