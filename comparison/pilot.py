@@ -143,26 +143,23 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
     reasons = {c.name: leave_out(c, noises[c.name], steep) for c in summary.columns}
     tested = sum(not reasons[d.figure] for d in summary.differences)
     level = LEVEL / looks / max(tested, 1)
-    metrics = [
-        MetricPower(
-            column,
-            noise := noises[column.name],
-            reasons[column.name],
-            effect_found(seeds, level) * noise.deviation,
-            [] if reasons[column.name] else list(_needs(summary, column.name, noise, level)),
-        )
-        for column in summary.columns
-    ]
+    metrics = []
+    for column in summary.columns:
+        noise = noises[column.name]
+        reason = reasons[column.name]
+        needs = [] if reason else list(_needs(summary, column.name, noise, level))
+        found = effect_found(seeds, level) * noise.deviation
+        metrics.append(MetricPower(column, noise, leave_out=reason, found=found, needs=needs))
     seed_costs = costs(summary).values()
     return Pilot(
-        sorted({run.seed for run in summary.runs}),
-        tested,
-        looks,
-        metrics,
-        sum(cost["seconds"] for cost in seed_costs),
-        sum(cost["FLOPs"] for cost in seed_costs),
-        trends,
-        steep,
+        seeds=sorted({run.seed for run in summary.runs}),
+        tested=tested,
+        looks=looks,
+        metrics=metrics,
+        seconds=sum(cost["seconds"] for cost in seed_costs),
+        flops=sum(cost["FLOPs"] for cost in seed_costs),
+        trends=trends,
+        still_falls=steep,
     )
 
 

@@ -126,8 +126,14 @@ def differences(
     level = share / max(len(pairs), 1)
     return [
         Difference(
-            *(name, variant, other, estimate(x, share)),
-            *(p, after, after <= LEVEL, seeds_needed(x, level)),
+            figure=name,
+            variant=variant,
+            other=other,
+            estimate=estimate(x, share),
+            p=p,
+            corrected=after,
+            is_significant=after <= LEVEL,
+            needed=seeds_needed(x, level),
         )
         for (name, variant, other, x), p, after in zip(pairs, tests, corrected)
     ]

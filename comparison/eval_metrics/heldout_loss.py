@@ -159,7 +159,10 @@ def _figures(name: str, scores: Sequence[Score]) -> list[Figure]:
     return [
         Figure(
             "/".join(["loss_under", name, *[score.member] * members, *[score.term] * terms]),
-            *(score.loss, NATS, LOWER, score.baseline),
+            score.loss,
+            NATS,
+            LOWER,
+            score.baseline,
         )
         for score in scores
     ]

@@ -116,15 +116,15 @@ def summary_of(results: Results) -> Summary:
     values = {column.name: column.values for column in columns}
     looks = max(len(setup.looks), 1)
     return Summary(
-        setup,
-        results.runs,
-        columns,
-        [column for column in heads if column.better == NEITHER],
-        [column for column in all_columns if is_part(column.name)],
-        [] if setup.scaling else differences(values, setup.reference, looks),
-        laws_of(results),
-        _tuned(results),
-        curves_of(results, values),
+        setup=setup,
+        runs=results.runs,
+        columns=columns,
+        costs=[column for column in heads if column.better == NEITHER],
+        parts=[column for column in all_columns if is_part(column.name)],
+        differences=[] if setup.scaling else differences(values, setup.reference, looks),
+        laws=laws_of(results),
+        tuned=_tuned(results),
+        curves=curves_of(results, values),
     )
 
 
@@ -181,12 +181,12 @@ def _column(setup: ComparisonSetup, name: str, measurements: Sequence[Measuremen
         elif m.figure.note and m.variant not in notes.setdefault(m.figure.note, []):
             notes[m.figure.note].append(m.variant)
     return Column(
-        name,
-        unit,
-        better,
-        sum(baselines) / len(baselines) if baselines else None,
-        values,
-        {variant: estimate(seeds.values()) for variant, seeds in values.items() if seeds},
-        notes,
-        unknown,
+        name=name,
+        unit=unit,
+        better=better,
+        baseline=sum(baselines) / len(baselines) if baselines else None,
+        values=values,
+        estimates={v: estimate(seeds.values()) for v, seeds in values.items() if seeds},
+        notes=notes,
+        unknown=unknown,
     )

@@ -76,15 +76,15 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
         usual = _prompt_forms(source, recognized, modules, frame)
         forms = usual if recorded is None else recorded
     return Imported(
-        recognized.family.model_type,
-        model,
-        recognized.settings,
-        arrays,
-        vocab,
-        hugging_face.class_names(source.config) if recognized.config.num_classes else (),
-        forms,
-        files,
-        _shown_mode(recognized, source.config, vocab),
+        kind=recognized.family.model_type,
+        model=model,
+        settings=recognized.settings,
+        arrays=arrays,
+        vocabulary=vocab,
+        classes=hugging_face.class_names(source.config) if recognized.config.num_classes else (),
+        prompt_forms=forms,
+        files=files,
+        shown_mode=_shown_mode(recognized, source.config, vocab),
     )
 
 

@@ -58,13 +58,13 @@ def products_of(instructions: Sequence[Instruction]) -> Iterator[Product]:
         columns = min(columns, math.prod(result))
         precision = op.find(_PRECISION)
         yield Product(
-            " × ".join(f"{dtype}[{','.join(map(str, n))}]" for dtype, n in (left, right)),
-            (left[0], right[0]),
-            flops,
-            math.prod(result) // columns,
-            summed,
-            columns,
-            PASSES.get(precision[1] if precision else "", 1),
+            operands=" × ".join(f"{dtype}[{','.join(map(str, n))}]" for dtype, n in (left, right)),
+            dtypes=(left[0], right[0]),
+            flops=flops,
+            rows=math.prod(result) // columns,
+            inner=summed,
+            columns=columns,
+            passes=PASSES.get(precision[1] if precision else "", 1),
         )
 
 
