@@ -265,8 +265,8 @@ def run_missing(
     if not missing:
         return []
     shares = cores_of_runs(machines, facts, len(missing))
-    with ComparisonProgress(console, missing, len(trials) - len(missing)) as watch:
-        return run_trials(missing, start, shares, watch)
+    with ComparisonProgress(console, missing, len(trials) - len(missing)) as progress:
+        return run_trials(missing, start, shares, progress)
 
 
 def cores_of_runs(

@@ -29,7 +29,7 @@ class _Row:
     done: tuple[int, float]  # the same at the latest reading
     started: float = math.inf  # time at which its process started
     trained: float = math.inf  # time at which its training ended
-    is_running: bool = False
+    ended: bool = False
     failed: bool = False
 
 
@@ -52,14 +52,14 @@ class ComparisonProgress:
         )
         add_bar = functools.partial(self._bars.add_task, figures="")
         self._total = add_bar("all runs", total=1.0)
-        self._rows = []
+        self._rows: dict[str, _Row] = {}  # by the name of the trial
         for trial in trials:
             bar = add_bar(escape(trial.name), total=trial.run.steps, visible=False)
             done = _done(trial)
-            self._rows.append(_Row(trial, bar, first=done, done=done))
+            self._rows[trial.name] = _Row(trial, bar, first=done, done=done)
         self._began = time.monotonic()
         self._printed = self._began
-        self._refreshed = 0.0
+        self._refreshed = self._began
         # Over the runs that were trained and measured since the start.
         self._training_seconds = 0.0
         self._measuring_seconds = 0.0
@@ -71,55 +71,51 @@ class ComparisonProgress:
     def __exit__(self, *_) -> None:
         self._bars.stop()
 
-    def __call__(self, running: Sequence[Trial], failed: Sequence[Trial]) -> None:
-        now = time.monotonic()
-        running_names = {trial.name for trial in running}
-        failed_names = {trial.name for trial in failed}
-        ended = []
-        for row in self._rows:
-            name = row.trial.name
-            was_running = row.is_running
-            row.is_running = name in running_names
-            row.failed = name in failed_names
-            if row.is_running and not was_running:
-                row.started = now
-                self._line(f"{name}: started")
-            elif was_running and not row.is_running:
-                ended.append(row)
-                self._end(row, now)
-        if now - self._refreshed >= REFRESH or ended:
-            self._refreshed = now
-            # Other trials wait or have ended, so their files have not changed.
-            for row in (*(row for row in self._rows if row.is_running), *ended):
-                row.done = _done(row.trial)
-            self._refresh(now)
+    def start(self, trial: Trial) -> None:
+        row = self._rows[trial.name]
+        row.started = time.monotonic()
+        self._bars.update(row.bar, visible=True)
+        self._line(f"{trial.name}: started")
 
-    def _end(self, row: _Row, now: float) -> None:
-        name = row.trial.name
-        if row.failed:
-            words = f"{name}: {failure_of(row.trial.run.run_dir)}"
+    def end(self, trial: Trial, failed: bool) -> None:
+        row = self._rows[trial.name]
+        row.ended = True
+        row.failed = failed
+        row.done = _done(trial)
+        self._bars.update(row.bar, visible=False)
+        self._refreshed = -math.inf  # so that the next refresh is not left out
+        if failed:
+            words = f"{trial.name}: {failure_of(trial.run.run_dir)}"
             self._console.print(f"[bold red]failed[/] {escape(words)}")
             return
-        self._line(f"{name}: done")
+        self._line(f"{trial.name}: done")
         if row.trained < math.inf and row.first == (0, 0.0):
             self._training_seconds += row.trained - row.started
-            self._measuring_seconds += now - row.trained
+            self._measuring_seconds += time.monotonic() - row.trained
 
-    def _refresh(self, now: float) -> None:
-        for row in self._rows:
-            step, _ = row.done
-            steps = row.trial.run.steps
-            if row.is_running and step >= steps:
-                row.trained = min(row.trained, now)
-            figures = f"step {step}/{steps}" if step < steps else "measuring"
-            self._bars.update(row.bar, completed=step, figures=figures, visible=row.is_running)
-        failed = sum(row.failed for row in self._rows)
-        ended = sum(row.started < math.inf and not row.is_running for row in self._rows)
-        words = f"{self._complete + ended - failed}/{self._complete + len(self._rows)} runs"
+    def refresh(self) -> None:
+        """Reads the files of the running trials and shows them, at most every `REFRESH` seconds."""
+        now = time.monotonic()
+        if now - self._refreshed < REFRESH:
+            return
+        self._refreshed = now
+        rows = self._rows.values()
+        for row in rows:
+            if row.started < math.inf and not row.ended:
+                row.done = _done(row.trial)
+                step, _ = row.done
+                steps = row.trial.run.steps
+                if step >= steps:
+                    row.trained = min(row.trained, now)
+                figures = f"step {step}/{steps}" if step < steps else "measuring"
+                self._bars.update(row.bar, completed=step, figures=figures)
+        failed = sum(row.failed for row in rows)
+        complete = self._complete + sum(row.ended for row in rows) - failed
+        words = f"{complete}/{self._complete + len(rows)} runs"
         if failed:
             words += f", {failed} failed"
-        share = self._share([(r.trial.run.steps, 1.0) if r.failed else r.done for r in self._rows])
-        before = self._share([row.first for row in self._rows])
+        share = self._share([(r.trial.run.steps, 1.0) if r.failed else r.done for r in rows])
+        before = self._share([row.first for row in rows])
         if share > before:
             left = (now - self._began) * (1 - share) / (share - before)
             words += f", {_duration(left)} left"
@@ -134,11 +130,12 @@ class ComparisonProgress:
         if self._training_seconds and self._measuring_seconds:
             seconds = self._training_seconds + self._measuring_seconds
             measuring = self._measuring_seconds / seconds
+        trials = [row.trial for row in self._rows.values()]
         shares = [
-            (1 - measuring) * min(step / row.trial.run.steps, 1.0) + measuring * measured
-            for row, (step, measured) in zip(self._rows, done)
+            (1 - measuring) * min(step / trial.run.steps, 1.0) + measuring * measured
+            for trial, (step, measured) in zip(trials, done)
         ]
-        return statistics.fmean(shares, [row.trial.facts.flops for row in self._rows])
+        return statistics.fmean(shares, [trial.facts.flops for trial in trials])
 
     def _line(self, text: str) -> None:
         if not self._console.is_terminal:

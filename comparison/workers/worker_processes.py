@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from ..failures import FAILURE, LOG, STOPPED, failure_of, write_failure
 from ..trials import Trial, train_and_measure
+from .progress import ComparisonProgress
 
 WAIT = 0.2  # seconds between two polls of the processes
 GRACE = 120.0  # seconds that a terminated process has to save
@@ -94,7 +95,7 @@ def run_trials(
     trials: Sequence[Trial],
     start: Start,
     shares: Sequence[Sequence[int]],
-    watch: Callable[[Sequence[Trial], Sequence[Trial]], None],
+    progress: ComparisonProgress,
 ) -> list[Trial]:
     """Runs trials in order, one per share of cores at a time, and returns the failed trials.
 
@@ -102,7 +103,6 @@ def run_trials(
 
     Args:
       shares: the cores of each of the parallel processes.
-      watch: called a few times per second with the running and the failed trials.
     """
     waiting = list(trials)
     free = list(shares)
@@ -114,15 +114,18 @@ def run_trials(
                 trial = waiting.pop(0)
                 cores = free.pop(0)
                 workers.append(Worker(trial, start(trial, cores), cores))
+                progress.start(trial)
             for worker in workers[:]:
                 status = worker.process.poll()
                 if status is not None:
                     workers = [other for other in workers if other is not worker]
                     free.append(worker.cores)
-                    if not worker.trial.state.is_complete:
+                    has_failed = not worker.trial.state.is_complete
+                    if has_failed:
                         note_failure(worker.trial, status)
                         failed.append(worker.trial)
-            watch([worker.trial for worker in workers], failed)
+                    progress.end(worker.trial, has_failed)
+            progress.refresh()
             if workers:
                 time.sleep(WAIT)
     finally:

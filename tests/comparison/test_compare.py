@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import submitit  # noqa: F401  (at first it closes all log handlers: within capsys, pytest's own stream)
+from rich.console import Console
 
 import pretrax
 from pretrax.comparison import comparing, facts, failures, trials
@@ -23,6 +24,7 @@ from pretrax.comparison.facts import read_facts
 from pretrax.comparison.trials import Trial, trials_of
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.comparison.workers import cluster, worker_processes
+from pretrax.comparison.workers.progress import ComparisonProgress
 from pretrax.settings import atomic_writes
 from tests.comparison import small
 from tests.refusals import assert_named, refuses
@@ -590,7 +592,9 @@ def test_cluster_job_reports_failures_and_rejections(copied_comparison):
     trial, *_ = trials_of(comparison, runs, {"small": small.facts(6)}, trusted)
     trial = trial._replace(eval_metrics=(small.refusing, len))
     start = cluster.starter(comparison.directory, cluster.JobOptions(minutes=5), cluster="local")
-    failed = worker_processes.run_trials([trial], start, [[0]], lambda *_: None)
+    failed = worker_processes.run_trials(
+        [trial], start, [[0]], ComparisonProgress(Console(quiet=True), [trial], 0)
+    )
     assert failed == [trial] and "has no len" in failures.failure_of(trial.run.run_dir)
     assert trial.state.refusals == {"refusing": "no such model can be measured"}
 

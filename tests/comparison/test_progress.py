@@ -36,7 +36,12 @@ def test_time_left_follows_measured_durations(monkeypatch):
     output = io.StringIO()
     with progress.ComparisonProgress(Console(file=output), trials, 0) as watch:
         for clock.now in range(0, 301, 5):
-            watch([c for c in trials if c.start <= clock.now < c.start + 100], [])
+            for trial in trials:
+                if clock.now == trial.start + 100:
+                    watch.end(trial, failed=False)
+                if clock.now == trial.start:
+                    watch.start(trial)
+            watch.refresh()
     left = [line for line in output.getvalue().splitlines() if line.startswith("1/3")]
     # After 120 seconds, 180 are left. With the assumed share of 30%, it would be 147.
     assert left == ["1/3 runs, 3 min left", "1/3 runs, 2 min left"]
