@@ -64,8 +64,8 @@ class Check(NamedTuple):
     flops: int  # FLOPs of a step on all chips, including the backward pass
     text_tokens: int  # number of tokens of text in a step with full rows
     memory: Memory
-    traffic: Mapping[str, Traffic]  # kind of collective -> traffic
-    seconds: float  # seconds of the compilation on this machine
+    traffic: Mapping[str, Traffic] = {}  # kind of collective -> traffic
+    seconds: float = 0.0  # seconds of the compilation on this machine
     compiler_error: str = ""  # message of the compiler, if the step does not fit
     attention: str | None = None  # the model's attention mechanism, see `Model`
     options: Mapping[str, Any] = {}  # options of the compiler
@@ -103,9 +103,8 @@ def check(run: Run, topology: Topology) -> Check:
     check_run(run)
     plan = plan_of_step(plan_run(run, *_elsewhere(run, devices_of(topology))), step=0)
     state = abstract_state_of(plan).shapes
-    started = time.monotonic()
-    compiled = _compiled(plan, state, topology)
-    return Check(
+    other_state = state.opt_state, state.adaptation, state.ema
+    planned = Check(
         topology=topology,
         mesh=dict(plan.mesh.shape),
         parameters=parameter_count(state.params),
@@ -113,48 +112,41 @@ def check(run: Run, topology: Topology) -> Check:
         flops=step_flops(plan),
         causal_flops=causal_flops(plan),
         text_tokens=_text_tokens(plan),
-        seconds=time.monotonic() - started,
+        memory=Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(other_state), 0, 0),
         attention=plan.recipe.model.attention,
         options=(topology.kind not in GPUS and run.tpu_compiler_options) or {},
-        **compiled._asdict(),
     )
+    started = time.monotonic()
+    compiled = _compiled(planned, plan, state)
+    return compiled._replace(seconds=time.monotonic() - started)
 
 
-class _Compiled(NamedTuple):
-    """The fields of a `Check` that the compiler gives."""
-
-    memory: Memory
-    traffic: Mapping[str, Traffic] = {}
-    estimate: StepTime | None = None
-    compiler_error: str = ""
-
-
-def _compiled(plan: Plan, state: State, topology: Topology) -> _Compiled:
-    """Compiles the step of a plan. If it does not fit, only its arrays are known."""
+def _compiled(planned: Check, plan: Plan, state: State) -> Check:
+    """Compiles the step of a plan, and adds what the compiler says about it."""
     mesh = plan.mesh
     with placed_on(mesh.abstract_mesh):
         step = jitted_step(plan, state)
         lowered = step.lower(state, abstract_rows(plan, batch_sharding(mesh)))
-    other_state = state.opt_state, state.adaptation, state.ema
-    memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(other_state), 0, 0)
     try:
         program = compile_lowered(plan, lowered)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return _Compiled(memory, compiler_error=_shortened(str(error)))
+        return planned._replace(compiler_error=_shortened(str(error)))
     sizes: Any = program.memory_analysis()
     text = program.as_text() or ""
     chips = [getattr(device, "coords", ()) for device in mesh.devices.flat]
     new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-    return _Compiled(
+    memory = planned.memory
+    assigned = assigned_share(mesh.shape["expert"])
+    return planned._replace(
         memory=memory._replace(
             activations=sizes.temp_size_in_bytes + new,
             program=sizes.generated_code_size_in_bytes,
             padding=max(sizes.argument_size_in_bytes - memory.total, 0),
         ),
         traffic=traffic(text),
-        estimate=estimate(text, topology, chips, assigned=assigned_share(mesh.shape["expert"])),
+        estimate=estimate(text, planned.topology, chips, assigned=assigned),
     )
 
 
