@@ -106,5 +106,4 @@ class BuiltInHooks:
             self.reports.warn(problem)
 
     def _extra_files(self) -> dict[str, bytes]:
-        """Returns the files that a checkpoint holds in addition to the state."""
         return self.prefetcher.state() | self.parts.spikes.state() | self.monitor.state()

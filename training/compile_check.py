@@ -151,7 +151,6 @@ def _compiled(planned: Check, plan: Plan, state: State) -> Check:
 
 
 def _text_tokens(plan: Plan) -> int:
-    """Returns the number of tokens of text in a step with full rows."""
     tokens = sum(
         schedule.rows * schedule.share(number) * raw
         for group, schedule in zip(plan.recipe.groups, plan.schedules)

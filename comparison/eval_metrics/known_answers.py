@@ -99,7 +99,6 @@ def synthetic_tags(subject: Subject) -> dict[str, list[Tagged]]:
 
 
 def _parts(examples: Sequence[Example]) -> dict[str, list[Example]]:
-    """Returns the training and the held-out examples."""
     kept = len(examples) * 4 // 5
     return {"train": [*examples[:kept]], "validation": [*examples[kept:]]}
 

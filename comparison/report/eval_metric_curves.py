@@ -26,7 +26,7 @@ class Checkpoint(NamedTuple):
 Curves = Mapping[str, Sequence[Checkpoint]]  # by variant, from the first checkpoint to the end
 
 
-def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curves]:
+def curves_of(results: Results, columns: Mapping[str, Values]) -> Mapping[str, Curves]:
     """Returns the curves of each figure that was also measured before the end of runs.
 
     A checkpoint needs a figure for every seed of the end, so that all means are over the same
@@ -36,28 +36,23 @@ def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curv
       columns: the values at the end, by figure.
     """
     ends = {(run.variant, run.seed): run.cost for run in results.runs}
-    earlier: dict[tuple[str, str], dict[int, dict[int, tuple[TrainingCost, float]]]] = {}
+    # (figure, variant, step) -> seed -> cost so far and value
+    earlier: dict[tuple[str, str, int], dict[int, tuple[TrainingCost, float]]] = {}
     for m in results.earlier:
         if m.cost is not None and math.isfinite(m.figure.value):
-            by_step = earlier.setdefault((m.figure.name, m.variant), {})
-            by_step.setdefault(m.cost.step, {})[m.seed] = m.cost, m.figure.value
-    curves: dict[str, Curves] = {}
+            seeds_of_step = earlier.setdefault((m.figure.name, m.variant, m.cost.step), {})
+            seeds_of_step[m.seed] = m.cost, m.figure.value
+    curves: dict[str, dict[str, list[Checkpoint]]] = {}
     for name, values in columns.items():
-        variant_curves = {}
         for variant, seeds in values.items():
-            by_step = earlier.get((name, variant), {})
-            checkpoints = [
-                by_step[step] for step in sorted(by_step) if by_step[step].keys() >= {*seeds}
-            ]
+            steps = sorted(step for *key, step in earlier if key == [name, variant])
+            checkpoints = [earlier[name, variant, step] for step in steps]
+            checkpoints = [found for found in checkpoints if found.keys() >= seeds.keys()]
             if seeds and checkpoints:
-                checkpoints.append(
-                    {seed: (ends[variant, seed], value) for seed, value in seeds.items()}
-                )
-                variant_curves[variant] = [
-                    _checkpoint([figures[seed] for seed in seeds]) for figures in checkpoints
+                at_end = {seed: (ends[variant, seed], value) for seed, value in seeds.items()}
+                curves.setdefault(name, {})[variant] = [
+                    _checkpoint([found[seed] for seed in seeds]) for found in (*checkpoints, at_end)
                 ]
-        if variant_curves:
-            curves[name] = variant_curves
     return curves
 
 

@@ -374,7 +374,6 @@ def refused(summary: Summary, reasons: bool = False) -> list[str]:
 
 
 def _missing_seeds(summary: Summary) -> list[str]:
-    """Returns a line for each variant that lacks the figures of some seeds."""
     seeds = len({run.seed for run in summary.runs})
     lines = []
     for variant in summary.setup.variants:

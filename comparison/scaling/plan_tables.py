@@ -145,7 +145,6 @@ def print_run(
 def _print_assumptions(
     console: Console, budgets: Sequence[float], chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
-    """Prints the assumptions of the figures."""
     if fitted is None:
         work = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
         source = "The law is for causal language models of 70M to 16B parameters on web text."
@@ -185,7 +184,6 @@ def _print_utilization(console: Console, chips: Chips | None) -> None:
 
 
 def _print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
-    """Prints a table with a row for each figure and a column for each case."""
     table = plain_table("", *("" for _ in columns))
     table.show_header = False
     for name in columns[0]:

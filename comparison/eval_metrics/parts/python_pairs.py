@@ -66,7 +66,6 @@ def _in_order(texts) -> list[str]:
 
 
 def _exchanged(text: str, first: slice, second: slice) -> str:
-    """Returns the text with two parts exchanged."""
     swapped = text[second] + text[first.stop : second.start] + text[first]
     return text[: first.start] + swapped + text[second.stop :]
 
