@@ -169,7 +169,7 @@ def make_console(file: Any = None) -> Console:
 def run_comparison(
     comparison: Comparison,
     console: Console,
-    machines: Machines = Machines(),  # noqa: B008
+    machines: Machines,
     trusted: Sequence[str] = (),
     only_pilot: bool = False,
 ) -> list[Trial]:

@@ -168,7 +168,7 @@ def runs_of_variants(
     return runs
 
 
-def run_of_variant(comparison: Comparison, name: str, solved: str = "") -> Run:
+def run_of_variant(comparison: Comparison, name: str, solved: str) -> Run:
     """Returns the run of one variant, as in `runs_of_variants`.
 
     Raises ValueError for unreadable lines and for a variant that cannot be tuned.

@@ -30,7 +30,7 @@ def take_steps(
     state: State,
     evaluate: Callable[[int, dict], Evaluation],
     reports: Reports,
-    profiled: Steps | None = None,
+    profiled: Steps | None,
 ) -> tuple[State, Evaluation | None]:
     """Trains a run for its remaining steps.
 
@@ -42,7 +42,7 @@ def take_steps(
       parts: the run's plan, checkpoints, batches and metrics, at the same step as the state.
       state: the state to start from. Its buffers are donated.
       evaluate: (step, params) -> `Evaluation`. It measures its own wall time.
-      profiled: steps to trace. Traces are written to the run's TensorBoard folder.
+      profiled: steps to trace. None: no steps. Traces are written to the run's TensorBoard folder.
 
     Returns the last state, and the last evaluation or None.
 

@@ -130,7 +130,7 @@ def _functions(function: Callable) -> tuple:
     return function.__module__, function.__qualname__, *map(_functions, filter(callable, flat))
 
 
-def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:
+def computable(plan: Plan, row_tokens: int) -> list[str]:
     """Returns the objectives that a run's model can compute, without running it."""
     names = []
     for name in CATALOG:

@@ -163,7 +163,7 @@ def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
     return read_lines(_path(run_dir), measured) if _path(run_dir).exists() else []
 
 
-def remember_versions(eval_metrics: Iterable[Callable], corpus: Callable | None = None) -> None:
+def remember_versions(eval_metrics: Iterable[Callable], corpus: Callable | None) -> None:
     """Reads the versions that `write_measured` will keep.
 
     Call it before training, during which files of modules may change.

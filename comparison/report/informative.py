@@ -70,7 +70,7 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
 
 
 def why_equality_is_not_shown(
-    summary: Summary, difference: Difference, controls: Iterable[PositiveControl] = ()
+    summary: Summary, difference: Difference, controls: Iterable[PositiveControl]
 ) -> str:
     """Returns why a small difference does not support a claim of no difference, or "".
 

@@ -396,7 +396,7 @@ def limits(summary: Summary) -> str:
     )
 
 
-def reading(looks: int = 0) -> str:
+def reading(looks: int) -> str:
     """Returns the explanation of the table of differences, tested at this number of looks."""
     together = f" These intervals hold for all {looks} looks together." if looks else ""
     also = f" and for the {looks} looks (Bonferroni)" if looks else ""

@@ -31,7 +31,7 @@ def model_card(
     step: int,
     architecture: str,
     parameters: int,
-    loading: Sequence[str] = (),
+    loading: Sequence[str],
 ) -> str:
     """Returns the model card of a run at a step, in Markdown.
 

@@ -92,7 +92,7 @@ def open_saved_model(
         return load(step)
 
 
-def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0) -> Model | None:
+def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int) -> Model | None:
     """Returns the model of a run with the heads of its objective.
 
     Returns None if the fields contain no model or no objective.
