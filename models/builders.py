@@ -116,6 +116,19 @@ class Outputs(NamedTuple):
     term_factors: dict | None = None
 
 
+# Settings that only a head reads, by the name of the head.
+_HEAD_SETTINGS = {
+    "vocabulary": (
+        "logits_via_embedding",
+        "scale_logits",
+        "vocabulary_layer",
+        "vocabulary_activation",
+        "vocabulary_bias",
+        "logit_softcap",
+    ),
+    "classes": ("num_classes", "classifier_layer"),
+}
+
 # The builders' defaults.
 T5_1_1 = dict(
     emb_dim=512,
@@ -220,6 +233,25 @@ def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers: Count, **se
     """Returns the `Config` that `encoder` builds from these arguments."""
     fixed = dict(num_encoder_layers=num_layers)
     return _config(vocab_size, "encoder", MODERN_BERT, heads, settings, **fixed)
+
+
+def config_of_encoders(builder: str, vocab_size: int, settings: Mapping[str, Any]) -> Config:
+    """Returns the `Config` of the encoders in a network of another builder.
+
+    Raises:
+      ValueError: A setting would have no effect, since the builder does not have its head.
+    """
+    known_heads = heads_of(builder)
+    for head, names in _HEAD_SETTINGS.items():
+        for name in names if head not in known_heads else ():
+            if settings.get(name, getattr(Config, name)) != getattr(Config, name):
+                raise ValueError(
+                    f"Got models.{builder}.{name}={settings[name]!r}, expected no value, since "
+                    f"{name} is a setting of the head {head!r}, which models.{builder} does not "
+                    f"have: leave out {name}."
+                )
+    heads = ("vocabulary",) if "vocabulary" in known_heads else ()
+    return encoder_config(vocab_size, heads, **settings)
 
 
 def _config(vocab_size, builder, defaults, heads, settings, **fixed) -> Config:

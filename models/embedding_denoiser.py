@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from ..constraints import Positive, checked
-from .builders import Model, encoder_config, forward_flops
+from .builders import Model, config_of_encoders, forward_flops
 from .config import Config
 from .heads import dense, projection
 from .linear import STREAM, broadcast
@@ -80,7 +80,7 @@ def embedding_denoiser(
 
     Raises ValueError if `embedding_dim` is set, since noise has the width of the encoder.
     """
-    config = encoder_config(vocab_size, heads=(), **encoder_settings)
+    config = config_of_encoders("embedding_denoiser", vocab_size, encoder_settings)
     if config.embedding_dim is not None:
         raise ValueError(
             f"Got embedding_dim={config.embedding_dim}, expected None: the encoder reads noised "

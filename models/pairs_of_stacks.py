@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..constraints import PositiveShare, checked
-from .builders import Model, Part, encoder_config, forward_flops, from_network
+from .builders import Model, Part, config_of_encoders, forward_flops, from_network
 from .config import EXPERT_SETTINGS, Config
 from .heads import LogitScale, NumberHead, Projection, dense, heads_of, projection
 from .linear import dropout, embedding_weights, inner_dropout
@@ -61,7 +61,7 @@ def electra(
     The hidden states are the discriminator's 'top' [B, T, E], the generator's 'generator'
     [B, T, e], and 'replaced' i32[B, T], which is 1 if the sampled token differs from the original.
     """
-    config = encoder_config(vocab_size, **encoder_settings)
+    config = config_of_encoders("electra", vocab_size, encoder_settings)
     if config.embedding_dim is not None:
         raise ValueError(
             f"Got embedding_dim={config.embedding_dim}, expected None: the embedding that the "
@@ -189,7 +189,7 @@ def masked_autoencoder(
 
     Raises ValueError if positions are neither 'learned' nor 'rotary'.
     """
-    config = encoder_config(vocab_size, ("vocabulary",), **encoder_settings)
+    config = config_of_encoders("masked_autoencoder", vocab_size, encoder_settings)
     if config.positions not in ("learned", "rotary"):
         raise ValueError(
             f"Got positions={config.positions!r}, expected 'learned' or 'rotary': positions show "
@@ -311,7 +311,7 @@ def two_towers(
       texts: number of texts of a pair: 2, or 3 with a hard negative, as in the objective.
       encoder_settings: settings of each tower, as in `encoder`.
     """
-    config = encoder_config(vocab_size, heads=(), **encoder_settings)
+    config = config_of_encoders("two_towers", vocab_size, encoder_settings)
 
     def flops(lengths):
         projection = 2 * lengths["encoder"] * config.emb_dim**2

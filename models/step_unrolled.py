@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .builders import Model, Part, encoder_config, forward_flops
+from .builders import Model, Part, config_of_encoders, forward_flops
 from .config import Config
 from .pairs_of_stacks import model_of_encoders, sampled, written_at_labels
 from .transformer import Transformer, WithEncoderHeads
@@ -30,7 +30,7 @@ def step_unrolled(
 
     The hidden states are 'top' [B, T, E] of the first pass, and 'unrolled' [B, T, E] of the second.
     """
-    config = encoder_config(vocab_size, ("vocabulary",), **encoder_settings)
+    config = config_of_encoders("step_unrolled", vocab_size, encoder_settings)
 
     def flops(lengths):
         sampled = lengths | {"predict": 2 * lengths["predict"]}

@@ -108,6 +108,7 @@ def test_invalid_settings_raise(settings, values):
         ),
         (models.encoder, SMALL | {"num_layers": 0}, ("num_layers", 1, 0)),
         (models.electra, SMALL | {"dtype": "float16"}, ("dtype", "'float16'")),
+        (models.electra, SMALL | {"embedding_dim": 8}, ("embedding_dim=8", None)),
         (models.two_towers, SMALL | {"head_dim": 7}, ("head_dim=7",)),
         (
             models.masked_autoencoder,
@@ -124,6 +125,35 @@ def test_invalid_settings_raise(settings, values):
 def test_invalid_settings_of_each_builder_raise(build, settings, values):
     with refuses(ValueError, *values):
         build(64, **settings)
+
+
+@pytest.mark.parametrize("builder", ["electra", "two_towers", "embedding_denoiser"])
+@pytest.mark.parametrize(
+    "setting, value",
+    {
+        "logits_via_embedding": True,
+        "scale_logits": True,
+        "vocabulary_layer": True,
+        "vocabulary_activation": "relu",
+        "vocabulary_bias": True,
+        "logit_softcap": 15.0,
+        "num_classes": 3,
+        "classifier_layer": "relu",
+    }.items(),
+)
+def test_setting_of_a_head_that_the_builder_lacks_raises(builder, setting, value):
+    build = getattr(models, builder)
+    with refuses(ValueError, f"models.{builder}.{setting}={value!r}"):
+        build(64, **SMALL, **{setting: value})
+    default = getattr(Config, setting)
+    assert build(64, **SMALL, **{setting: default}).vocab_size == 64
+
+
+def test_setting_of_a_head_that_the_builder_has_is_accepted():
+    for build in (models.masked_autoencoder, models.step_unrolled):
+        assert build(64, **SMALL, vocabulary_bias=True).vocab_size == 64
+        with refuses(ValueError, f"models.{build.__name__}.num_classes=3"):
+            build(64, **SMALL, num_classes=3)
 
 
 def test_lists_from_gin_become_tuples():
