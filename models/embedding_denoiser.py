@@ -77,6 +77,8 @@ def embedding_denoiser(
 
     The hidden states are 'top' [B, T, E], which `denoised` projects, and with next levels
     'estimates' [B, T, E] and 'next_noised' [B, T, E]: z at these levels for a constant estimate.
+    The estimate of a slot is the mean embedding under its predictions, or the embedding of its
+    token if the slot has no noise.
 
     Raises ValueError if `embedding_dim` is set, since noise has the width of the encoder.
     """
@@ -192,7 +194,8 @@ class EmbeddingDenoiser(nn.Module):
         top_BxTxE = states(estimates_BxTxE)
         if "encoder_next_levels" not in batch:
             return {"top": top_BxTxE}
-        estimates_BxTxE = self._estimates(top_BxTxE)
+        # A slot without noise is known: its estimate is its own embedding.
+        estimates_BxTxE = jnp.where(is_noised_BxTx1, self._estimates(top_BxTxE), z_BxTxE)
         next_ratio_BxT = noise_ratio(batch["encoder_next_levels"], self.location, self.scale)
         next_BxTxE = flow(z_BxTxE, estimates_BxTxE, ratio_BxTx1, next_ratio_BxT[..., None])
         return {"top": top_BxTxE, "estimates": estimates_BxTxE, "next_noised": next_BxTxE}

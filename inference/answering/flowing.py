@@ -37,8 +37,9 @@ def follow_flow(
 
     The embeddings of the masks start as Gaussian noise. In each step, the model predicts the text,
     and the embeddings move toward the mean embedding of its predictions, which the next step also
-    reads. In the end, each mask gets its most likely token (Chen et al. 2026, arXiv:2604.11748, and
-    their published sampler). Unlike in training, the given tokens have no noise.
+    reads as the model's estimate of the masks. In the end, each mask gets its most likely token
+    (Chen et al. 2026, arXiv:2604.11748, and their published sampler). Unlike in training, the given
+    tokens have no noise, and the estimate of a given token is its own embedding.
 
     Args:
       trained: a model that `objectives.embedding_diffusion` trained.

@@ -59,7 +59,8 @@ def followed(tokens, seed, steps):
         logits = np.array(outputs.head("denoised", outputs.hidden["top"])[0])
         if i == steps:
             break
-        estimates = softmax(logits, -1) @ embeddings
+        given = embeddings[batch["encoder_input_tokens"][0]]
+        estimates = np.where(is_mask[:, None], softmax(logits, -1) @ embeddings, given)
         shrink = np.exp((ratios[i + 1] - ratios[i]) / 2)
         z = signals[i + 1] * (shrink * z / signals[i] + (1 - shrink) * estimates)
     first, end = IDS.text
