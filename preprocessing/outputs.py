@@ -18,6 +18,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from ..constraints import AtLeastTwo, checked
 from ..corpora.vocabularies import VocabularySource, load_vocabulary
+from ..corpora.vocabularies.factories import check_before_text
 from ..corpora.vocabularies.tokenization import batches
 from ..corpora.vocabularies.training_sample import MAX_SAMPLE_CHARACTERS, first_texts
 from ..data.corpus import Document
@@ -61,8 +62,10 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
         document with the smallest hash. A task with a single document holds it out only if it is
         the last task with documents. If there is only one document in total, its end is held out.
 
-    Raises ValueError if the documents have no tokens.
+    Raises ValueError if the documents have no tokens, and the errors of a vocabulary that cannot be
+    made from any text.
     """
+    check_before_text(vocabulary)
 
     def begin(out: str, documents: str, tasks: int) -> None:
         texts = functools.partial(_texts_of_vocabulary, documents, tasks)

@@ -29,7 +29,7 @@ from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
 from ...settings.saved_states import has_checkpoint
 from ..alphabets import alphabet_named
 from .letters import OVERLAPPING, write_letters
-from .sentencepiece_training import SentencePieceType, train_sentencepiece
+from .sentencepiece_training import SMALLEST_SIZE, SentencePieceType, train_sentencepiece
 from .special_tokens import DEFAULT_SPECIALS, codec, special_names, texts_of, token_ids
 from .tokenization import (
     Tokenizer,
@@ -39,7 +39,7 @@ from .tokenization import (
     sentencepiece_tokenizer,
     with_extra_ids,
 )
-from .word_training import WordType, train_words
+from .word_training import SMALLEST_WORD_PIECES, SMALLEST_WORDS, WordType, train_words
 
 _FILES = {  # by kind
     "sentencepiece": SENTENCEPIECE_MODEL,
@@ -102,6 +102,7 @@ def trained(
     Raises ValueError if the vocabulary cannot be trained with these settings on this text, if the
     corpus does not provide text, and if the run directory has another vocabulary.
     """
+    _check_size(size, model_type)
 
     def make() -> Tokenizer:
         if source.texts is None:
@@ -225,6 +226,20 @@ def from_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
     )
 
 
+def check_before_text(vocabulary: Callable) -> None:
+    """Raises the errors of a factory that can be found before its text is read and filtered.
+
+    Raises ValueError for settings that suit no text, and ValueError or FileNotFoundError for a
+    tokenizer or a run that cannot be read.
+    """
+    factory = as_partial(vocabulary)
+    if factory.function in (from_file, from_run):
+        with tempfile.TemporaryDirectory() as folder:
+            factory(folder, VocabularySource())
+    else:
+        size_by_settings(factory)
+
+
 def size_by_settings(vocabulary: Callable) -> int | None:
     """Returns the number of ids of a vocabulary if its settings determine it, otherwise None.
 
@@ -233,17 +248,31 @@ def size_by_settings(vocabulary: Callable) -> int | None:
     8329
 
     A trained vocabulary is smaller if its text has too few different words or pieces.
+
+    Raises ValueError for settings that suit no text.
     """
     factory = as_partial(vocabulary)
     factory.check_settings()
     if factory.function is trained:
         settings = dict(flattened("", factory))
+        _check_size(settings[".size"], settings[".model_type"])
         specials = settings[".specials"]
         return settings[".size"] + settings[".sentinels"] + len(specials) + 2 * ("fim" in specials)
     if factory.function in (utf8_bytes, letters):
         with tempfile.TemporaryDirectory() as folder:
             return factory(folder, VocabularySource()).ids.size
     return None
+
+
+def _check_size(size: int, model_type: str) -> None:
+    """Raises ValueError if a vocabulary of this type needs more ids for any text."""
+    smallest = {"word": SMALLEST_WORDS, "wordpiece": SMALLEST_WORD_PIECES}
+    if size < (least := smallest.get(model_type, SMALLEST_SIZE)):
+        raise ValueError(
+            f"Got vocabularies.trained.size={size}, expected at least {least} for the special "
+            f"tokens, the characters and some pieces of model_type={model_type!r}: raise it "
+            "(`pretrax prepare` has --vocabulary_size), or use vocabularies.utf8_bytes."
+        )
 
 
 def _with_special_ids(

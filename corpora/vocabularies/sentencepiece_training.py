@@ -34,19 +34,13 @@ def train_sentencepiece(
 
     Args:
         texts: the documents, which are read once.
-        size: number of ids, including special ids and bytes.
+        size: number of ids, including special ids and bytes; at least `SMALLEST_SIZE`.
         model_type: "bpe" or "unigram".
 
-    Raises ValueError for no text, and for a size that is too small or too large for the text.
+    Raises ValueError for no text, and for a size that is too large for the text.
     """
     import sentencepiece
 
-    if size < SMALLEST_SIZE:
-        raise ValueError(
-            f"Got a vocabulary size of {size}, expected at least {SMALLEST_SIZE} (256 bytes, the "
-            "characters and some pieces): raise vocabularies.trained.size, or use "
-            "vocabularies.utf8_bytes."
-        )
     sample = training_sample(texts)
     model = io.BytesIO()
     try:

@@ -17,6 +17,9 @@ from .training_sample import training_sample
 UNKNOWN = "[UNK]"
 SPECIALS = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")  # ids 0 … 4
 _ASCII = [chr(i) for i in range(33, 127)]
+SMALLEST_WORDS = len(SPECIALS) + 1  # a word
+# Every ASCII character can begin a word, and every letter and digit can continue it.
+SMALLEST_WORD_PIECES = len(SPECIALS) + len(_ASCII) + sum(map(str.isalnum, _ASCII))
 # Largest number of characters of a WordPiece alphabet, as by default in `tokenizers`. Words with
 # other characters are unknown.
 _MAX_CHARACTERS = 1000
@@ -70,7 +73,7 @@ def word_tokenizer(texts: Sequence[str], size: int | None = None):
     counts = _word_counts(texts)
     words = sorted(counts, key=lambda word: (-counts[word], word))
     if size is not None and size <= len(SPECIALS):
-        raise _too_small(size, len(SPECIALS) + 1)
+        raise _too_small(size, SMALLEST_WORDS)
     ids = {piece: i for i, piece in enumerate([*SPECIALS, *words][:size])}
     return _bert_tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
 

@@ -87,7 +87,6 @@ def test_vocabulary_training_is_deterministic_and_leaves_one_file(tmp_path, mode
         ([], {}, ["text"]),
         (["\n \n"], {}, ["text"]),
         (["abc"], {}, [512]),
-        (None, {"size": 100}, ["size", 512, 100]),
         (None, {"size": 100_000}, ["vocabularies.trained.size", 100_000]),
         (None, {"model_type": "word"}, ["model_type", "'bpe'", "'unigram'", "'word'"]),
     ],
@@ -164,6 +163,7 @@ def test_most_frequent_words_are_in_the_vocabulary(tmp_path):
         (["abc abc"], "wordpiece", 1000, ["vocabularies.trained.size", 1000, 163]),
         (["abc"], "word", 5, ["vocabularies.trained.size", 5, 6]),
         (["abc de"], "word", 8, ["vocabularies.trained.size", 8, 7]),
+        ([], "bpe", 511, ["vocabularies.trained.size=511", 512]),
         (["abc"], "words", 8, ["'bpe'", "'unigram'", "'wordpiece'", "'word'", "'words'"]),
     ],
 )

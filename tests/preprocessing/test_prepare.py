@@ -226,6 +226,40 @@ def test_unknown_words_are_counted(tmp_path, capsys):
     assert load_vocabulary(str(tmp_path / "out")).tokenizer.unknown == 1
 
 
+@pytest.mark.parametrize(
+    "settings, values",
+    [
+        (["--vocabulary_size=100"], ["vocabularies.trained.size=100", 512]),
+        (
+            ["--vocabulary_size=160", "--gin.vocabularies.trained.model_type='wordpiece'"],
+            ["vocabularies.trained.size=160", 161],
+        ),
+        (
+            [
+                "--gin.outputs.token_store.vocabulary=@vocabularies.from_file",
+                "--gin.vocabularies.from_file.path='no_such.model'",
+            ],
+            ["no_such.model"],
+        ),
+        (
+            [
+                "--gin.outputs.token_store.vocabulary=@vocabularies.from_run",
+                "--gin.vocabularies.from_run.run='no_such_run'",
+            ],
+            ["no_such_run/vocabulary.json"],
+        ),
+    ],
+)
+def test_vocabulary_that_cannot_be_made_is_rejected_before_text_is_read(
+    tmp_path, capsys, settings, values
+):
+    planted.write_texts(tmp_path / "raw.jsonl", ["Some text."])
+    files = f"--files={tmp_path / 'raw.jsonl'}", f"--out={tmp_path / 'out'}"
+    with exits(capsys, *values):
+        planted.run(*files, THIS_PROCESS, *settings)
+    assert not (tmp_path / "out" / "prepare.work").exists()
+
+
 @pytest.mark.parametrize("names", ["ab", "abcde"])
 def test_single_document_files_are_held_out_whole(tmp_path, names):
     for name in names:
