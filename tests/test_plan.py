@@ -1,18 +1,28 @@
 """`pretrax plan`: budgets and costs of runs, compared with published figures."""
 
 import jax
+import numpy as np
 import pytest
 
 from pretrax import models
 from pretrax.cli import plan
 from pretrax.comparison.scaling.requirements import PETAFLOP_DAY, requirements
-from pretrax.corpora import text_files
-from pretrax.corpora.vocabularies import VocabularySource, letters, trained, utf8_bytes
+from pretrax.corpora import text_files, token_store, validation_split
+from pretrax.corpora.vocabularies import (
+    VocabularySource,
+    from_file,
+    from_run,
+    letters,
+    trained,
+    utf8_bytes,
+)
+from pretrax.data.token_store_files import write_store
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
 from pretrax.objectives.contract import CORPUS_CLASSES
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training import Partial
+from pretrax.training.planned_vocabulary import T5_VOCABULARY
 from pretrax.training.run import padded_vocabulary
 from pretrax.training.run_configuration import read_fields
 from tests.refusals import exits
@@ -111,6 +121,39 @@ def test_plan_has_the_vocabulary_of_the_run(factory, tmp_path):
     fields["corpus"] = Partial(text_files, vocabulary=factory)
     rows = {"vocabulary_rows": padded_vocabulary(made.ids)}
     assert requirements(fields).parameters == requirements(fields | rows).parameters
+
+
+def test_plan_has_the_vocabulary_of_local_files(tmp_path):
+    texts = [" ".join(f"{word}{i * i}" for word in ("a", "bc", "def")) for i in range(200)]
+    made = trained(str(tmp_path), VocabularySource(texts=lambda: texts), size=600)
+    fields = read_fields(["runs/decoder.gin"])
+    rows = {"vocabulary_rows": padded_vocabulary(made.ids)}
+    expected = requirements(fields | rows).parameters
+    tokenizer = str(tmp_path / "vocabulary.model")
+    for factory in (Partial(from_file, path=tokenizer), Partial(from_run, run=str(tmp_path))):
+        fields["corpus"] = Partial(text_files, vocabulary=factory)
+        assert requirements(fields).parameters == expected
+    absent = Partial(from_file, path=str(tmp_path / "absent.model"))
+    fields["corpus"] = Partial(text_files, vocabulary=absent)
+    rows = {"vocabulary_rows": T5_VOCABULARY}
+    assert requirements(fields).parameters == requirements(fields | rows).parameters
+
+
+def test_plan_has_the_vocabulary_of_a_local_token_store(capsys, tmp_path):
+    store = str(tmp_path / "store")
+    write_store(store, [np.arange(10, 20)], specimen_ids(700))
+    fields = read_fields(["runs/decoder.gin"])
+    expected = requirements(fields | {"vocabulary_rows": 768}).parameters
+    for stores in (store, ["gs://no_bucket/store", store], {store: 0.5}):
+        corpus = Partial(token_store, stores=stores)
+        for each in (corpus, Partial(validation_split, corpus=corpus)):
+            assert requirements(fields | {"corpus": each}).parameters == expected
+    assert "32,128" not in run_plan(capsys, "decoder", "--corpus=token_store", f"--store={store}")
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    for path in (unfinished, tmp_path / "absent", "gs://no_bucket/store"):
+        output = run_plan(capsys, "decoder", "--corpus=token_store", f"--store={path}")
+        assert "32,128" in output
 
 
 def test_plan_shows_an_assumed_vocabulary(capsys):

@@ -92,8 +92,9 @@ class Check(NamedTuple):
 def check(run: Run, topology: Topology) -> Check:
     """Compiles a run's first step for a topology. This takes a minute or more.
 
-    The vocabulary is a placeholder with as many rows as the run's settings determine, otherwise of
-    T5's size. If the number of classes depends on the corpus, two classes are assumed.
+    The vocabulary is a placeholder with as many rows as the run's settings or its token store
+    determine, otherwise of T5's size. If the number of classes depends on the corpus, two classes
+    are assumed.
 
     Raises ValueError if there is no compiler for the topology, if the run cannot work, or if the
     mesh needs another number of devices.

@@ -241,13 +241,14 @@ def check_before_text(vocabulary: Callable) -> None:
 
 
 def size_by_settings(vocabulary: Callable) -> int | None:
-    """Returns the number of ids of a vocabulary if its settings determine it, otherwise None.
+    """Returns the number of ids of a vocabulary if it is known before its text is read, or None.
 
     >>> from pretrax.settings.partial import Partial
     >>> size_by_settings(Partial(trained, size=8192))
     8329
 
-    A trained vocabulary is smaller if its text has too few different words or pieces.
+    A trained vocabulary is smaller if its text has too few different words or pieces. A tokenizer
+    or a run on this machine is read.
 
     Raises ValueError for settings that suit no text.
     """
@@ -258,7 +259,9 @@ def size_by_settings(vocabulary: Callable) -> int | None:
         _check_size(settings[".size"], settings[".model_type"])
         specials = settings[".specials"]
         return settings[".size"] + settings[".sentinels"] + len(specials) + 2 * ("fim" in specials)
-    if factory.function in (utf8_bytes, letters):
+    read = {from_file: "path", from_run: "run"}.get(factory.function)
+    is_on_disk = read is not None and os.path.exists(factory.settings.get(read, ""))
+    if factory.function in (utf8_bytes, letters) or is_on_disk:
         with tempfile.TemporaryDirectory() as folder:
             return factory(folder, VocabularySource()).ids.size
     return None
