@@ -298,9 +298,9 @@ def _corpus_of(options: argparse.Namespace, choice: Choice) -> Callable | None:
     return choice.corpus if options.gin.files and not is_given else None
 
 
-def _text_of_corpus(corpus: Callable, length: int) -> SampleText:
+def _text_of_corpus(console: Console, corpus: Callable, length: int) -> SampleText:
     try:
-        return sample_text.from_corpus(corpus, length)
+        return sample_text.from_corpus(corpus, length, console.print)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"The corpus of the gin files cannot be read: {in_words(error)} To see the objective "
@@ -361,8 +361,7 @@ def open_text(console: Console, options: argparse.Namespace, choice: Choice) -> 
         task = options.task, options.module
         return sample_text.from_task(folder, *task, options.length, arranged)
     if (corpus := _corpus_of(options, choice)) is not None:
-        console.print("Making the vocabulary of the run's corpus.")
-        text = _text_of_corpus(corpus, options.length)
+        text = _text_of_corpus(console, corpus, options.length)
         if options.text is None and options.file is None:
             return text
         own = sample_text.read_documents(options.text, options.file)

@@ -115,18 +115,18 @@ class _VocabularyMade(Exception):
         self.texts = texts
 
 
-def from_corpus(corpus: Callable, length: int) -> SampleText:
+def from_corpus(corpus: Callable, length: int, notice: Callable[[str], None] = print) -> SampleText:
     """Returns the first text of a run's corpus, in its vocabulary, and more text as the stream.
 
     The vocabulary is made as in a run, but not saved. If no vocabulary is made from texts, as for a
     token store, the corpus is opened and held-out documents are returned. The text is cut to half
-    of `length` tokens.
+    of `length` tokens. Making a vocabulary may take a while, so `notice` gets a sentence before.
 
     Raises ValueError or OSError if a run could not open the corpus either.
     """
     folder = tempfile.TemporaryDirectory(prefix="pretrax-show-")
     try:
-        opened = _until_vocabulary(corpus)(folder.name)
+        opened = _until_vocabulary(corpus, notice)(folder.name)
     except _VocabularyMade as made:
         return _from_corpus_texts(made.vocabulary, made.texts, length)
     text = _from_heldout(opened, vocabularies.load_vocabulary(folder.name), length)
@@ -177,22 +177,27 @@ def _from_corpus_texts(
     )
 
 
-def _until_vocabulary(corpus: Callable) -> Callable:
+def _until_vocabulary(corpus: Callable, notice: Callable[[str], None]) -> Callable:
     """Returns a corpus that raises `_VocabularyMade` if its vocabulary is made from texts."""
     bound = as_partial(corpus)
     default = (parameters(bound.function) or {}).get("vocabulary")
     settings = dict(bound.settings)
     factory = settings.get("vocabulary", default and default.default)
     if callable(factory) and factory is not inspect.Parameter.empty:
-        settings["vocabulary"] = functools.partial(_make_and_stop, factory)
+        settings["vocabulary"] = functools.partial(_make_and_stop, factory, notice)
     if callable(inner := settings.get("corpus")):
-        settings["corpus"] = _until_vocabulary(inner)
+        settings["corpus"] = _until_vocabulary(inner, notice)
     return Partial(bound.function, **settings)
 
 
 def _make_and_stop(
-    factory: vocabularies.Factory, run_dir: str, source: vocabularies.VocabularySource
+    factory: vocabularies.Factory,
+    notice: Callable[[str], None],
+    run_dir: str,
+    source: vocabularies.VocabularySource,
 ) -> Vocabulary:
+    if as_partial(factory).function not in (vocabularies.from_file, vocabularies.from_run):
+        notice("Making the vocabulary of the run's corpus.")
     vocabulary = factory(run_dir, source)
     if source.texts is not None:
         raise _VocabularyMade(vocabulary, source.texts)

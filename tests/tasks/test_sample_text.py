@@ -2,6 +2,10 @@
 
 import pytest
 
+from pretrax import corpora
+from pretrax.corpora import vocabularies
+from pretrax.data.token_store_files import StoreWriter, seal
+from pretrax.settings.partial import Partial
 from pretrax.tasks import sample_text
 from tests.refusals import refuses
 
@@ -51,3 +55,25 @@ def test_text_that_cannot_be_shown_is_rejected(arguments, expected, tmp_path, mo
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     with refuses(ValueError, expected):
         sample_text.read_documents(**arguments)
+
+
+def test_only_making_a_vocabulary_is_announced(tmp_path):
+    store = tmp_path / "store"
+    made = vocabularies.utf8_bytes(str(store), vocabularies.VocabularySource())
+    with StoreWriter(store, "train", 0, made.ids) as writer:
+        for tokens in made.tokenizer.encode_batch(["some words"]) * 60:
+            writer.add(tokens)
+    seal(store, {"train": 1}, vocabulary=["vocabulary.json"])
+    (tmp_path / "a.txt").write_text("some words")
+    texts = Partial(corpora.text_files, files=str(tmp_path / "a.txt"))
+    of_run = Partial(vocabularies.from_run, run=str(store))
+    announced = {
+        "store": Partial(corpora.token_store, stores=str(store)),
+        "read": Partial(texts.function, **texts.settings, vocabulary=of_run),
+        "made": Partial(texts.function, **texts.settings, vocabulary=vocabularies.utf8_bytes),
+    }
+    for name, corpus in announced.items():
+        notices = []
+        shown = sample_text.from_corpus(corpus, 8, notices.append)
+        assert decoded(shown) == ["some"]
+        assert len(notices) == (name == "made")
