@@ -15,6 +15,8 @@ MetricValue = seqio.metrics.MetricValue
 Scalar = seqio.metrics.Scalar
 
 MAX_COUNTED = 20_000  # number of training examples in which answers are counted
+_FEATURES = ("inputs", "targets")
+_FOR_TEXT = "For the loss on the held-out text of the run, use `pretrax evaluate --heldout`."
 
 
 def evaluation_tasks(
@@ -59,12 +61,17 @@ def evaluation_tasks(
 
 
 def _evaluation_task(read_task: ReadTask, split: str, examples: int | None) -> EvaluationTask:
-    check_task(read_task, [split], ["inputs", "targets"])
     task = read_task.task
+    if not task.output_features.keys() >= {*_FEATURES}:
+        raise ValueError(
+            f"Task {task.name!r} has the features {sorted(task.output_features)}, expected "
+            f"{[*_FEATURES]}: name a task whose targets answer its inputs. {_FOR_TEXT}"
+        )
+    check_task(read_task, [split], _FEATURES)
     if not task.metric_fns:
         raise ValueError(
             f"Task {task.name!r} has no metrics, expected metric_fns: register it with metrics "
-            "such as data.task_metrics.accuracy."
+            f"such as data.task_metrics.accuracy. {_FOR_TEXT}"
         )
     predict = task.predict_metric_fns
     scores = task.score_metric_fns

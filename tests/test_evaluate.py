@@ -155,8 +155,8 @@ def test_answers_are_postprocessed_with_their_examples(monkeypatch):
     "settings, values",
     [
         (dict(names=["color"]), ["'color'", "colors"]),
-        (dict(names=["colors_mute"]), ["'colors_mute'", "metric_fns"]),
-        (dict(names=["colors_unasked"]), ["'colors_unasked'", "'inputs'"]),
+        (dict(names=["colors_mute"]), ["'colors_mute'", "metric_fns", "--heldout"]),
+        (dict(names=["colors_unasked"]), ["'colors_unasked'", "'inputs'", "--heldout"]),
         (dict(names=["colors"], split="test"), ["'test'", "'validation'"]),
         (dict(names=["colors"], examples=0), ["'colors'", "'validation'"]),
     ],
