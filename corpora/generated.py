@@ -36,9 +36,8 @@ def synthetic_documents(
             synthetic tasks.
 
     Raises ValueError for an invalid synthetic task (see `drawn_task`), and if the run was trained
-    on documents that differ from the task's present documents. The vocabulary must contain all
-    words of the documents, questions and answers, and must encode the answers of a question
-    differently.
+    on other documents. The vocabulary must contain all words of the documents, questions and
+    answers, and must encode the answers of a question differently.
     """
     drawn = drawn_task(task, seed)
     name = as_partial(task).function.__name__
@@ -49,8 +48,8 @@ def synthetic_documents(
     tokens = tokenized(run_dir, texts, vocab)
     if tokens.outdated:
         raise ValueError(
-            f"{run_dir} was trained on documents that differ from those that {name} draws now, so "
-            "the questions do not match them: restore the function and its settings, or start a "
+            f"{run_dir} was trained on other documents than {name} draws now, so the questions "
+            "would not match its training text: restore the function and its settings, or start a "
             "new run directory."
         )
     _check_known(drawn, name, vocab.tokenizer)
@@ -76,16 +75,16 @@ def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:
     for text, ids in itertools.chain(encoded.items(), documents):
         if tokenizer.unknown is not None and tokenizer.unknown in ids:
             raise ValueError(
-                f"{name} has the text {text!r:.80} with a word that is not in the vocabulary of "
-                f"{tokenizer.size} tokens: raise vocabularies.trained.size, and use every word of "
-                "a question in a document."
+                f"{name} returned the text {text!r:.80}, which contains a word that is not among "
+                f"the {tokenizer.size} tokens of the vocabulary: raise vocabularies.trained.size, "
+                "or write a document with each word of the questions."
             )
     for question in questions:
         if len({tuple(encoded[answer]) for answer in question.answers}) < len(question.answers):
             raise ValueError(
-                f"{name} has the question {question.text!r:.80}, but the vocabulary encodes two of "
-                f"its answers {question.answers!r:.80} as the same tokens: change the answers or "
-                "the vocabulary."
+                f"{name} returned the question {question.text!r:.80}, and the vocabulary encodes "
+                f"two of its answers {question.answers!r:.80} as the same tokens: change the "
+                "answers or the vocabulary."
             )
 
 

@@ -460,9 +460,9 @@ class Facts(NamedTuple):
         then has its own compiled step, at the cost of the member alone.
       couples_rows: whether the loss of a row depends on the other rows of its batch.
       likelihood: name of the term that is the exact negative log-likelihood of the text: each token
-        once, given the tokens before it. None if there is no such term.
+        once, given the tokens before it. None if the loss has no exact likelihood.
       bound: name of the term whose mean over the noise is an upper bound on the negative
-        log-likelihood of the text. None if there is no such term.
+        log-likelihood of the text. None if the loss has no bound.
       token_weights: whether `corrupt` arranges `Row.weights` like the tokens. The loss of each
         target and label is then multiplied by the weight of its token.
       teacher: number of a teacher's predictions (`Row.teacher`) that `corrupt` reads for each

@@ -131,8 +131,8 @@ def _unread(rng, rules: Grammar, strings: Sequence[str], others: Collection[str]
     kept = [*itertools.islice(new, len(strings))]
     if len(kept) < len(strings):
         raise ValueError(
-            f"Got a grammar with {len(rules)} levels, and most of its strings are held out or "
-            f"asked, expected other strings for {len(strings)} documents: raise "
+            f"Got a grammar with {len(rules)} levels, and most of its strings are held-out texts "
+            f"or questions, expected enough other strings for {len(strings)} documents: raise "
             "synthetic_tasks.grammar.levels, or lower its strings and questions."
         )
     return kept

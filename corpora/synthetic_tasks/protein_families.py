@@ -62,8 +62,8 @@ def proteins(
     world = protein_families(rng, families, columns, gap)
     if not all(any(kind in kinds for kinds in world.kinds) for kind in ("conserved", "free")):
         raise ValueError(
-            f"Got {families} families of {columns} columns, none of which is conserved, or none "
-            "of which is free, expected both: raise synthetic_tasks.proteins.columns."
+            f"Got {families} families of {columns} columns, without a conserved column or without "
+            "a free column, expected both kinds: raise synthetic_tasks.proteins.columns."
         )
     return sequence_task(rng, world, documents, sites)
 

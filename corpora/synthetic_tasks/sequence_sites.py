@@ -132,8 +132,9 @@ def _drawn(
         for k in rng.permutation(len(batch)):
             yield batch[k]
     raise ValueError(
-        f"Got lengths of {shortest} to {longest} letters, which too few of the drawn sequences "
-        "have, expected a range of usual lengths: widen it, or lower the number of sites."
+        f"Got lengths of {shortest} to {longest} letters, but too few of the drawn sequences are "
+        "that long, expected the lengths of most sequences: widen the range, or lower the number "
+        "of sites."
     )
 
 

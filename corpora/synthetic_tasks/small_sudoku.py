@@ -138,8 +138,8 @@ def _question(rng: np.random.Generator, least: int, choices: int) -> SyntheticQu
     else:
         raise ValueError(
             f"Got {choices} choices, but {_DRAWS} puzzles with at least {least} given cells have "
-            "too few pairs of different cells to exchange, expected fewer choices: lower "
-            "synthetic_tasks.sudoku.choices or given."
+            "too few pairs of different cells to exchange, expected fewer choices or fewer given "
+            "cells: lower synthetic_tasks.sudoku.choices or given."
         )
     wrong = []
     for k in rng.permutation(len(exchangeable))[: choices - 1].tolist():

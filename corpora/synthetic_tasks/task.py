@@ -124,8 +124,8 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
         values = getattr(task, field)
         if not isinstance(values, list | tuple) or not values:
             raise ValueError(
-                f"{name} returned {field} of type {type(values).__name__}, expected a list that is "
-                "not empty: draw more, or convert it, for example with `tolist()` for an array."
+                f"{name} returned {field} of type {type(values).__name__}, expected a list with "
+                "at least one item: draw more, or convert an array with `tolist()`."
             )
     others = [text for text in (*task.documents, *task.heldout) if not isinstance(text, str)]
     if others:
@@ -139,16 +139,16 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
     for text, tags in task.tags:
         if len(tags) != len(text.split()):
             raise ValueError(
-                f"{name} has {len(tags)} tags for the {len(text.split())} words of {text!r:.80}, "
-                "expected a tag for each word."
+                f"{name} returned {len(tags)} tags for the {len(text.split())} words of "
+                f"{text!r:.80}, expected one tag for each word: add or remove tags."
             )
     read = {*task.documents}
     heldout = [text for text in task.heldout if text not in read]
     if not heldout:
         raise ValueError(
-            f"{name} returned only held-out texts that are also documents, such as "
-            f"{task.heldout[0]!r:.80}, expected other texts: leave them out of the documents, or "
-            "draw from more texts."
+            f"{name} returned no held-out text that differs from every training document. For "
+            f"example, {task.heldout[0]!r:.80} is both: remove it from the documents, or draw "
+            "from more texts."
         )
     return task._replace(heldout=heldout)
 
@@ -158,17 +158,16 @@ def _checked_name(partial: Partial, seed: int) -> str:
     name = getattr(partial.function, "__name__", None)
     if name is None:
         raise ValueError(
-            f"Got {partial.function!r:.80} as a synthetic task, expected a function with a name, "
-            "which a run can store: write `def my_task(*, seed): …`, and bind its settings in a "
-            "gin file, my_module.my_task.size = 3, or as Partial(my_task, size=3)."
+            f"Got {partial.function!r:.80} as a synthetic task, expected a function with a name "
+            "that a run can store: write `def my_task(*, seed): …`, and bind its settings with "
+            "gin (my_module.my_task.size = 3) or with Partial(my_task, size=3)."
         )
     try:
         inspect.signature(partial.function).bind(**{**partial.settings, "seed": seed})
     except TypeError as error:
         raise ValueError(
-            f"{name} cannot draw a synthetic task ({error}), expected a function of `seed` alone, "
-            "with defaults for all other settings: write `def my_task(*, seed): …`, or bind the "
-            "missing settings."
+            f"{name} cannot be called with `seed` alone ({error}), expected defaults for all other "
+            "settings: write `def my_task(*, seed): …`, or bind the missing settings."
         ) from None
     return name
 
@@ -178,9 +177,9 @@ def _check_pair(name: str, pair: Any) -> None:
     has_texts = len(texts) == 4 and all(isinstance(text, str) and text for text in texts)
     if not has_texts or not pair.kind.isidentifier() or pair.right == pair.wrong:
         raise ValueError(
-            f"{name} has the pair {pair!r:.200}, expected a "
-            "`corpora.synthetic_tasks.SyntheticPair` with a kind, two right texts, and two wrong "
-            "texts that differ from them: "
+            f"{name} returned the pair {pair!r:.200}, expected a "
+            "`corpora.synthetic_tasks.SyntheticPair` with a kind, two right texts and two wrong "
+            "texts. The wrong texts must differ from the right texts: "
             "SyntheticPair('order', ('One .', 'Two .'), ('Two .', 'One .'))."
         )
 
@@ -189,9 +188,9 @@ def _check_site(name: str, site: Any) -> None:
     fits = isinstance(site, SyntheticSite) and site.kind in ("conserved", "free")
     if not fits or not 1 < len(site.answers) == len(site.log_likelihoods):
         raise ValueError(
-            f"{name} has the site {site!r:.200}, expected a "
+            f"{name} returned the site {site!r:.200}, expected a "
             "`corpora.synthetic_tasks.SyntheticSite` of the kind 'conserved' or 'free', with two "
-            "or more answers and a log-likelihood of each: SyntheticSite('free', "
+            "or more answers and one log-likelihood for each answer: SyntheticSite('free', "
             "'A<extra_id_0> A', (' C', ' D'), (-4.0, -9.5))."
         )
 
@@ -200,18 +199,20 @@ def _check_question(name: str, question: Any) -> None:
     answers = question.answers if isinstance(question, SyntheticQuestion) else None
     if not isinstance(answers, list | tuple) or not all(isinstance(x, str) for x in answers):
         raise ValueError(
-            f"{name} has the question {question!r:.200} with the answers {answers!r:.80}, expected "
-            "a `corpora.synthetic_tasks.SyntheticQuestion` with a tuple of texts: "
+            f"{name} returned the question {question!r:.200}, expected a "
+            "`corpora.synthetic_tasks.SyntheticQuestion` whose answers are a tuple of strings, got "
+            f"the answers {answers!r:.80}: write for example "
             "SyntheticQuestion('capitals', 'The capital of France is', (' Paris', ' Rome'))."
         )
     duplicates = [answer for answer in answers if answers.count(answer) > 1]
     if duplicates:
         raise ValueError(
-            f"{name} has the question {question!r:.200} with a repeated answer {duplicates[0]!r}: "
-            "leave the correct answer out of the wrong answers."
+            f"{name} returned the question {question!r:.200}, whose answers contain "
+            f"{duplicates[0]!r} more than once: remove the correct answer from the wrong answers."
         )
     if not question.kind.isidentifier() or not 0 < question.right < len(answers):
         raise ValueError(
-            f"{name} has the question {question!r:.200}, expected a kind such as 'capitals', and "
-            "answers with the first `right` correct and at least one wrong."
+            f"{name} returned the question {question!r:.200}, expected a kind that is a Python "
+            "identifier, such as 'capitals', and at least one correct and one wrong answer: change "
+            "the kind, the answers or `right`, the number of correct answers."
         )

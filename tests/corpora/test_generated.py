@@ -68,7 +68,7 @@ def with_pair(**changed):
         (with_question(kind="of/snow"), ["kind='of/snow'"]),
         (with_question(answers=" bc"), ["' bc'", "tuple"]),
         (with_question(answers=(" b", 1)), ["(' b', 1)", "tuple"]),
-        (with_question(answers=(" b", " c", " b")), ["answer ' b'"]),
+        (with_question(answers=(" b", " c", " b")), ["' b'"]),
         (
             TASK._replace(questions=[tuple(QUESTION)]),
             ["`corpora.synthetic_tasks.SyntheticQuestion`"],
