@@ -33,7 +33,13 @@ from ..settings.command_line import (
 )
 from ..settings.folders import Folder
 from ..settings.printable import PrintableConsole, print_note
-from ..settings.run_directory import DATA, SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
+from ..settings.run_directory import (
+    DATA,
+    SENTENCEPIECE_MODEL,
+    TOKENIZER,
+    VOCABULARY,
+    check_is_run,
+)
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import local_copy
 from ..training.devices.compilation_cache import enable_compilation_cache
@@ -51,11 +57,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     with report_user_errors(options.traceback):
         check_alone("teach")
         options.run = local_copy(options.run)
+        check_is_run(options.run)
+        if is_sealed(options.out):
+            raise ValueError(
+                f"{options.out} is a finished store: delete it, or give another folder."
+            )
+        store = store_of(options.run, options.store)
         enable_compilation_cache()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         trained = open_run(options.run, options.step, mesh, options.trust)
-        store = open_store(options.store or os.path.join(options.run, DATA))
-        check_stores(store, trained, options.out)
+        check_store(store, trained)
         with placed_on(mesh):
             write_taught(console, options, trained, store)
         done = (
@@ -81,8 +92,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parse_options(parser, argv)
 
 
-def check_stores(store: TokenStore, trained: Trained, out: str) -> None:
-    """Raises ValueError if the text does not fit, or the new store exists."""
+def store_of(run: str, path: str | None) -> TokenStore:
+    """Opens the store with the text, by default the text in the directory of the run."""
+    if path is None and not is_sealed(os.path.join(run, DATA)):
+        raise ValueError(
+            f"Got no --store, and {run} does not hold the text of its training, for example since "
+            "its corpus is a token store: give a token store with --store=STORE."
+        )
+    return open_store(path or os.path.join(run, DATA))
+
+
+def check_store(store: TokenStore, trained: Trained) -> None:
+    """Raises ValueError if the teacher cannot read the text."""
     if store.ids != trained.ids:
         raise ValueError(
             f"{store.folder.path} and the teacher have different vocabularies: train the teacher "
@@ -93,8 +114,6 @@ def check_stores(store: TokenStore, trained: Trained, out: str) -> None:
             f"{store.folder.path} has the columns {list(store.columns)}, expected a store of text "
             "alone, since distilled_lm reads no other column: prepare the text without them."
         )
-    if is_sealed(out):
-        raise ValueError(f"{out} is a finished store: delete it, or give another folder.")
 
 
 def write_taught(

@@ -47,6 +47,16 @@ def test_taught_store_has_predictions_and_the_vocabulary(folder, capsys):
     assert corpus.columns == ("teacher",)
 
 
+def test_missing_text_and_finished_output_are_rejected_before_the_model_is_read(folder, capsys):
+    (folder / "teacher" / "vocabulary.json").unlink()  # without it, the model cannot be opened
+    with exits(capsys, "teacher", "--store=STORE"):
+        cli.run("teach", ["--run=teacher", "--out=taught"])
+    with exits(capsys, "text"):
+        cli.run("teach", ["--run=teacher", "--store=text", "--out=text"])
+    with exits(capsys, "text", "config.gin"):
+        cli.run("teach", ["--run=text", "--out=taught"])
+
+
 @pytest.mark.slow
 def test_incompatible_stores_are_rejected(folder, capsys):
     opened_run = open_run("teacher")
@@ -57,5 +67,3 @@ def test_incompatible_stores_are_rejected(folder, capsys):
     write_store("other", [np.array([5])], smaller)
     with exits(capsys, "other"):
         cli.run("teach", ["--run=teacher", "--store=other", "--out=taught"])
-    with exits(capsys, "text"):
-        cli.run("teach", ["--run=teacher", "--store=text", "--out=text"])
