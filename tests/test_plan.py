@@ -22,7 +22,7 @@ from pretrax.objectives import causal_lm, ul2
 from pretrax.objectives.contract import CORPUS_CLASSES
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training import Partial
-from pretrax.training.planned_vocabulary import T5_VOCABULARY
+from pretrax.training.planned_vocabulary import rows_by_settings
 from pretrax.training.run import padded_vocabulary
 from pretrax.training.run_configuration import read_fields
 from tests.refusals import exits
@@ -126,34 +126,25 @@ def test_plan_has_the_vocabulary_of_the_run(factory, tmp_path):
 def test_plan_has_the_vocabulary_of_local_files(tmp_path):
     texts = [" ".join(f"{word}{i * i}" for word in ("a", "bc", "def")) for i in range(200)]
     made = trained(str(tmp_path), VocabularySource(texts=lambda: texts), size=600)
-    fields = read_fields(["runs/decoder.gin"])
-    rows = {"vocabulary_rows": padded_vocabulary(made.ids)}
-    expected = requirements(fields | rows).parameters
     tokenizer = str(tmp_path / "vocabulary.model")
     for factory in (Partial(from_file, path=tokenizer), Partial(from_run, run=str(tmp_path))):
-        fields["corpus"] = Partial(text_files, vocabulary=factory)
-        assert requirements(fields).parameters == expected
+        corpus = Partial(text_files, vocabulary=factory)
+        assert rows_by_settings({"corpus": corpus}) == padded_vocabulary(made.ids)
     absent = Partial(from_file, path=str(tmp_path / "absent.model"))
-    fields["corpus"] = Partial(text_files, vocabulary=absent)
-    rows = {"vocabulary_rows": T5_VOCABULARY}
-    assert requirements(fields).parameters == requirements(fields | rows).parameters
+    assert rows_by_settings({"corpus": Partial(text_files, vocabulary=absent)}) is None
 
 
-def test_plan_has_the_vocabulary_of_a_local_token_store(capsys, tmp_path):
+def test_plan_has_the_vocabulary_of_a_local_token_store(tmp_path):
     store = str(tmp_path / "store")
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
     write_store(store, [np.arange(10, 20)], specimen_ids(700))
-    fields = read_fields(["runs/decoder.gin"])
-    expected = requirements(fields | {"vocabulary_rows": 768}).parameters
     for stores in (store, ["gs://no_bucket/store", store], {store: 0.5}):
         corpus = Partial(token_store, stores=stores)
         for each in (corpus, Partial(validation_split, corpus=corpus)):
-            assert requirements(fields | {"corpus": each}).parameters == expected
-    assert "32,128" not in run_plan(capsys, "decoder", "--corpus=token_store", f"--store={store}")
-    unfinished = tmp_path / "unfinished"
-    unfinished.mkdir()
-    for path in (unfinished, tmp_path / "absent", "gs://no_bucket/store"):
-        output = run_plan(capsys, "decoder", "--corpus=token_store", f"--store={path}")
-        assert "32,128" in output
+            assert rows_by_settings({"corpus": each}) == 768
+    for path in (str(unfinished), str(tmp_path / "absent"), "gs://no_bucket/store"):
+        assert rows_by_settings({"corpus": Partial(token_store, stores=path)}) is None
 
 
 def test_plan_shows_an_assumed_vocabulary(capsys):

@@ -259,8 +259,10 @@ def size_by_settings(vocabulary: Callable) -> int | None:
         _check_size(settings[".size"], settings[".model_type"])
         specials = settings[".specials"]
         return settings[".size"] + settings[".sentinels"] + len(specials) + 2 * ("fim" in specials)
-    read = {from_file: "path", from_run: "run"}.get(factory.function)
-    is_on_disk = read is not None and os.path.exists(factory.settings.get(read, ""))
+    is_on_disk = any(
+        factory.function is function and os.path.exists(factory.settings.get(setting, ""))
+        for function, setting in ((from_file, "path"), (from_run, "run"))
+    )
     if factory.function in (utf8_bytes, letters) or is_on_disk:
         with tempfile.TemporaryDirectory() as folder:
             return factory(folder, VocabularySource()).ids.size
