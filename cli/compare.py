@@ -21,7 +21,13 @@ from pathlib import Path
 from rich.console import Console
 
 from ..comparison import results
-from ..comparison.comparing import Machines, make_console, more_seeds, run_comparison
+from ..comparison.comparing import (
+    Machines,
+    make_console,
+    more_seeds,
+    print_kept_pilot,
+    run_comparison,
+)
 from ..comparison.comparison import Comparison, check
 from ..comparison.pilot import SEEDS
 from ..comparison.report import write as write_report
@@ -46,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinFiles]:
     parser = make_parser("compare", __doc__)
     names = (
-        "a name in gin_configs/comparisons, or your own gin file; with --report, also a directory"
+        "a name in gin_configs/comparisons, or your own gin file; with --report or --power, also "
+        "a directory of results"
     )
     name = parser.add_argument("comparison", metavar="NAME", help=names)
     name.completer = lambda **_: named_comparisons()
@@ -123,6 +130,9 @@ def compare(options: argparse.Namespace, gin: GinFiles) -> bool:
         write_report(kept, console)
         console.print(f"\n{kept} holds report.html and report.md.", markup=False)
         return True
+    if options.power and is_kept(options.comparison):
+        print_kept_pilot(options.comparison, console, dict(options.smallest_effect))
+        return True
     comparison = comparison_of(options.comparison, gin)
     if options.smallest_effect:
         if not (options.power or comparison.looks):
@@ -149,6 +159,12 @@ def check_options(options: argparse.Namespace) -> None:
             f"--report runs nothing, so {', '.join(idle)} would have no effect: leave out "
             "--report, or the other options."
         )
+    if options.power and is_kept(options.comparison) and (options.slurm or options.workers):
+        raise ValueError(
+            f"{options.comparison} is a directory of results, and nothing is trained for its "
+            "--power, so --slurm and --workers would have no effect: leave them out, or give the "
+            "comparison's gin file."
+        )
     if job_options(options) != JobOptions() and not options.slurm:
         needs = ", ".join(f"--{name}" for name in JobOptions._fields)
         raise ValueError(f"{needs} are options of Slurm jobs: add --slurm, or leave them out.")
@@ -168,10 +184,18 @@ def reported(asked: str, gin: GinFiles) -> str:
     A directory may have the name of a comparison, like the folder objectives of a checkout.
     """
     is_name = asked.endswith(".gin") or asked in named_comparisons()
-    has_results = (Path(asked) / results.COMPARISON).exists()
-    if has_results or (Path(asked).is_dir() and not is_name):
+    if has_results(asked) or (Path(asked).is_dir() and not is_name):
         return asked
     return comparison_of(asked, gin).directory
+
+
+def is_kept(asked: str) -> bool:
+    """Returns whether a comparison is given by its directory of results, and not by its name."""
+    return asked not in named_comparisons() and has_results(asked)
+
+
+def has_results(directory: str) -> bool:
+    return (Path(directory) / results.COMPARISON).exists()
 
 
 def print_end(console: Console, comparison: Comparison, failed: Sequence[Trial]) -> None:

@@ -180,7 +180,7 @@ def run_comparison(
       only_pilot: whether to run and print only a pilot (`comparison.pilot`).
     """
     if only_pilot:
-        check_pilot(comparison)
+        check_pilot(comparison.variants, comparison.seeds, comparison.has_budgets)
     directory = comparison.directory
     start = start_trial
     if machines.jobs:
@@ -232,6 +232,26 @@ def run_pilot(
     pilot = pilot_of(summary_of(results_of(comparison, trials)), len(comparison.seeds))
     print_pilot(console, pilot, comparison.seeds)
     return failed
+
+
+def print_kept_pilot(
+    directory: str, console: Console, smallest_effects: Mapping[str, float]
+) -> None:
+    """Prints what the kept results of a comparison say as a pilot. No run is needed.
+
+    Args:
+      smallest_effects: sizes of differences that replace those of the comparison, by figure.
+
+    Raises ValueError for a directory without results, and for a comparison that has no pilot.
+    """
+    kept = results.read(directory)
+    seeds = sorted({run.seed for run in kept.runs})
+    check_pilot(kept.setup.variants, seeds, kept.setup.scaling)
+    both = {**kept.setup.smallest_effects, **smallest_effects}
+    setup = kept.setup._replace(smallest_effects=both)
+    console.print(f"[bold]{escape(setup.question)}[/]")
+    pilot = pilot_of(summary_of(kept._replace(setup=setup)), len(seeds))
+    print_pilot(console, pilot, seeds)
 
 
 def run_to_the_last_look(

@@ -11,12 +11,11 @@ that the pilot measured.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from .comparison import Comparison
 from .figures import HIGHER
 from .report.equality import costs
 from .report.summary import Column, Summary
@@ -94,15 +93,17 @@ class Pilot(NamedTuple):
     still_falls: bool  # whether a loss still falls fast enough for more steps to help
 
 
-def check_pilot(comparison: Comparison) -> None:
-    """Raises ValueError for a comparison that a pilot cannot help to plan."""
-    variants = comparison.variants
-    seeds = comparison.seeds
-    if comparison.has_budgets:
+def check_pilot(variants: Collection[str], seeds: Sequence[int], has_budgets: bool) -> None:
+    """Raises ValueError for a comparison that a pilot cannot help to plan.
+
+    Args:
+      has_budgets: whether the comparison has several budgets, for a scaling law.
+    """
+    if has_budgets:
         raise ValueError(
             "--power plans tests of differences between variants, but a comparison with several "
             "budgets has no such tests, since a law is fitted to all of its runs: leave --power "
-            "out."
+            "out, or use --report."
         )
     if len(variants) < 2 or len(seeds) < SEEDS:
         raise ValueError(

@@ -15,6 +15,7 @@ from ..settings.partial import flattened
 from ..training.run import Run
 from ..training.run_choices import lines_in_gin, other_use
 from ..training.run_configuration import as_run, read_lines
+from . import results
 from .comparison import FIELDS, Comparison, check, trained_variants
 from .matching import macro_of, solved_line
 from .tuning import values_for
@@ -117,11 +118,24 @@ def comparison_file(name: str) -> str:
         return name
     if name in known:
         return f"comparisons/{name}.gin"
+    if Path(name).is_dir():
+        raise ValueError(_about_directory(Path(name)))
     hint = near(name, known, f", expected one of {', '.join(known)}.", count=3)
     raise ValueError(
         f"There is no comparison {name!r}{hint}{other_use(name)} The name of your own file must "
         "end in .gin."
     )
+
+
+def _about_directory(directory: Path) -> str:
+    """Returns what to do with a directory that was given as a comparison."""
+    uses = []
+    if (directory / run_directory.COMPARISON).exists():
+        uses.append(f"give {directory / run_directory.COMPARISON} to continue the comparison")
+    if (directory / results.COMPARISON).exists():
+        uses.append("add --report or --power to read its results")
+    advice = ", or ".join(uses) or "the directory holds no comparison"
+    return f"Got the directory {directory}, expected a comparison's name or gin file: {advice}."
 
 
 def comparison_text(comparison: Comparison) -> str:

@@ -26,7 +26,6 @@ from pretrax.comparison.report.summary import Column, summary_of
 from pretrax.comparison.results import TrainedRun
 from pretrax.comparison.statistics import LEVEL, effect_found, power, seeds_for
 from tests.comparison import planted
-from tests.comparison.planted import compared
 from tests.refusals import refuses
 
 
@@ -204,13 +203,13 @@ def test_pilot_uses_seeds_that_all_variants_completed(trials, expected):
 
 
 def test_comparisons_unsuitable_for_a_pilot_are_rejected():
-    check_pilot(compared())
+    check_pilot(["a", "b"], seeds=[0, 1], has_budgets=False)
     with refuses(ValueError, "--power", "budgets"):
-        check_pilot(compared(budget={"1M": len}))
+        check_pilot(["a", "b"], seeds=[0, 1], has_budgets=True)
     with refuses(ValueError, "--power", 2, "1 (a)"):
-        check_pilot(compared(variants={"a": []}))
+        check_pilot(["a"], seeds=[0, 1], has_budgets=False)
     with refuses(ValueError, "2", "4"):
-        check_pilot(compared(seeds=[4]))
+        check_pilot(["a", "b"], seeds=[4], has_budgets=False)
 
 
 def printed(results) -> str:

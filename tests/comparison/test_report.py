@@ -20,6 +20,7 @@ from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.summary import summary_of
 from pretrax.comparison.results import Measurement
 from pretrax.comparison.statistics import Estimate
+from pretrax.comparison.variants import comparison_file
 from pretrax.settings.command_line import GinFiles
 from pretrax.settings.partial import Partial
 from pretrax.settings.printable import PrintableConsole, printable
@@ -403,6 +404,27 @@ def test_report_is_redrawn_from_its_results_alone(run_results, tmp_path, capsys)
     assert (tmp_path / report.MARKDOWN).read_text() == markdown(summary_of(run_results))
 
 
+def test_power_of_kept_results_runs_nothing(run_results, tmp_path, capsys):
+    results.write(tmp_path, run_results)
+    kept = sorted(tmp_path.iterdir())
+    with refuses(SystemExit, 0):
+        compare.main([str(tmp_path), "--power", "--smallest_effect=classify=0.02"])
+    output = " ".join(capsys.readouterr().out.split())
+    assert "seeds 0, 1, 2, 3, 4" in output and "classify smallest effect 0.02" in output
+    assert sorted(tmp_path.iterdir()) == kept
+
+
+def test_folder_of_results_is_not_a_comparison_to_run(run_results, tmp_path):
+    with refuses(ValueError, tmp_path):
+        comparison_file(str(tmp_path))
+    results.write(tmp_path, run_results)
+    with refuses(ValueError, tmp_path, "--report", "--power"):
+        comparison_file(str(tmp_path))
+    (tmp_path / "comparison.gin").touch()
+    with refuses(ValueError, tmp_path / "comparison.gin", "--report"):
+        comparison_file(str(tmp_path))
+
+
 def test_folder_named_like_a_comparison_needs_results(run_results, tmp_path, monkeypatch):
     """The command needs no objectives of a checkout, unless it has no results."""
     monkeypatch.chdir(tmp_path)
@@ -423,6 +445,12 @@ def test_folder_named_like_a_comparison_needs_results(run_results, tmp_path, mon
 def test_options_without_effect_are_rejected(options, named):
     with refuses(ValueError, *named):
         compare.check_options(compare.parse(["masking_rate", *options])[0])
+
+
+def test_workers_have_no_effect_on_kept_results(run_results, tmp_path):
+    results.write(tmp_path, run_results)
+    with refuses(ValueError, tmp_path, "--workers"):
+        compare.check_options(compare.parse([str(tmp_path), "--power", "--workers=2"])[0])
 
 
 def test_folder_without_results_is_rejected(tmp_path, capsys):
