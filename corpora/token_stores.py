@@ -8,10 +8,13 @@ from typing import Any
 
 from ..constraints import Positive, checked
 from ..data.corpus import Corpus
-from ..data.store_mixtures import corpus_of_stores, open_stores, rates_of
-from ..settings.atomic_writes import write_bytes
+from ..data.store_mixtures import corpus_of_stores, open_stores, rates_of, use_vocabulary
+from ..data.token_store import TokenStore
+from ..settings.atomic_writes import UNLIKE, damaged, parse_json, write_bytes
 from ..settings.run_directory import VOCABULARY
 from .vocabularies import kept_vocabulary, load_vocabulary
+
+ORIGIN = ("about", "checksums")  # fields of a vocabulary that do not change the tokens of a text
 
 
 @checked
@@ -41,17 +44,14 @@ def token_store(
     Raises ValueError for invalid rates, for stores with different vocabularies, and for stores that
     cannot be opened.
     """
-    opened = open_stores(stores)
+    first, *others = opened = open_stores(stores)
     corpus = corpus_of_stores(opened, rates_of(opened, stores, temperature), seed=seed)
-    files, *others = [
-        {os.path.basename(name): store.folder.read(name) for name in store.vocabulary}
-        for store in opened
-    ]
-    for other, store in zip(others, opened[1:]):
-        if other != files:
+    files = _vocabulary_files(first)
+    for other in others:
+        if _tokenizer_files(other) != _tokenizer_files(first):
             raise ValueError(
-                f"{store.folder.path} and {opened[0].folder.path} have different vocabularies: "
-                "write both stores with the same vocabulary."
+                f"{other.folder.path} and {first.folder.path} have different vocabularies: write "
+                f"both stores with the same vocabulary. {use_vocabulary(first)}"
             )
     if VOCABULARY not in files:  # The stores have only ids.
         return corpus
@@ -62,8 +62,24 @@ def token_store(
         vocab = kept_vocabulary(run_dir, about, lambda: load_vocabulary(folder)[:2])
     if vocab.ids != corpus.ids:
         raise ValueError(
-            f"The vocabulary in {opened[0].folder.path} does not match the token ids of its text: "
+            f"The vocabulary in {first.folder.path} does not match the token ids of its text: "
             f"got {vocab.ids}, expected {corpus.ids}. Write the store again."
         )
     # Only the ids of the vocabulary have the texts of the tokens.
     return corpus._replace(codec=vocab.codec, ids=vocab.ids)
+
+
+def _vocabulary_files(store: TokenStore) -> dict[str, bytes]:
+    return {os.path.basename(name): store.folder.read(name) for name in store.vocabulary}
+
+
+def _tokenizer_files(store: TokenStore) -> dict[str, Any]:
+    """Returns the vocabulary of a store without the record of how the vocabulary was made."""
+    files: dict[str, Any] = _vocabulary_files(store)
+    if VOCABULARY in files:
+        try:
+            values = parse_json(files[VOCABULARY])
+            files[VOCABULARY] = {k: values[k] for k in values if k not in ORIGIN}
+        except UNLIKE as error:
+            raise damaged(os.path.join(store.folder.path, VOCABULARY), error) from error
+    return files

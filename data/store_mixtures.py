@@ -41,9 +41,19 @@ def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenSt
         if any(getattr(other, name) != getattr(first, name) for name in SHARED):
             raise ValueError(
                 f"{other.folder.path} and {first.folder.path} have different token ids or columns: "
-                "write both stores with the same vocabulary and the same columns."
+                "write both stores with the same vocabulary and the same columns. "
+                f"{use_vocabulary(first)}"
             )
     return opened
+
+
+def use_vocabulary(store: TokenStore) -> str:
+    """Returns how to prepare another store with the vocabulary of a store."""
+    return (
+        "`pretrax prepare` uses the vocabulary of another store by "
+        "--gin.outputs.token_store.vocabulary=@vocabularies.from_run "
+        f"--gin.vocabularies.from_run.run={store.folder.path}."
+    )
 
 
 def rates_of(

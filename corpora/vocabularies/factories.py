@@ -214,9 +214,10 @@ def from_file(
 
 
 def from_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
-    """The vocabulary of another run, or of an imported model, with all of its special ids.
+    """The vocabulary of another run, an imported model or a token store, with all its special ids.
 
         vocabularies.from_run.run = "runs/quickstart"      # to continue from its parameters
+        vocabularies.from_run.run = "stores/web"           # to mix another store with this store
 
     Raises FileNotFoundError if `run` has no vocabulary, and ValueError if `run_dir` has another
     vocabulary.

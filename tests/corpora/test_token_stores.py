@@ -45,10 +45,21 @@ def test_store_vocabulary_is_copied_to_the_run(stores, tmp_path):
     moved = shutil.copytree(stores["one"], tmp_path / "moved")
     (tmp_path / "run" / "config.gin").write_text("")
     corpora.token_store(str(tmp_path / "run"), stores=str(moved))
-    changed = json.loads((moved / "vocabulary.json").read_text())
-    (moved / "vocabulary.json").write_text(json.dumps(changed, indent=2))
+
+
+def test_mixed_stores_have_one_vocabulary_whatever_its_origin(stores, tmp_path):
+    moved = shutil.copytree(stores["one"], tmp_path / "moved")
+    vocabulary = json.loads((moved / "vocabulary.json").read_text())
+    mixed = [stores["two"], str(moved)]
+    made_elsewhere = vocabulary | {"about": {"factory": "from_run", "run": "x"}, "checksums": {}}
+    (moved / "vocabulary.json").write_text(json.dumps(made_elsewhere))
+    assert corpora.token_store(str(tmp_path / "run"), stores=mixed).codec is not None
+    (moved / "vocabulary.json").write_text(json.dumps(vocabulary | {"extra_ids": 7}))
     with refuses(ValueError, "moved", "two"):
-        corpora.token_store(str(tmp_path / "other"), stores=[stores["two"], str(moved)])
+        corpora.token_store(str(tmp_path / "other"), stores=mixed)
+    (moved / "vocabulary.json").write_text("[")
+    with refuses(ValueError, moved / "vocabulary.json"):
+        corpora.token_store(str(tmp_path / "other"), stores=mixed)
 
 
 @pytest.mark.slow
