@@ -609,9 +609,13 @@ def find(name: str) -> str:
     if (full_name := ALIASES.get(plain, plain)) in CATALOG:
         return full_name
     hint = near(plain, [*CATALOG, *ALIASES], count=3, cutoff=0.55)
+    own = (
+        "Your own objective cannot be named here."
+        if "." in name
+        else "Give your own as MODULE.BUILDER."
+    )
     raise ValueError(
-        f"There is no objective {name!r}{hint} `pretrax show --list` prints all. Give your own "
-        "as MODULE.FUNCTION."
+        f"There is no objective {name!r}{hint} `pretrax show --list` prints all. {own}"
     )
 
 
