@@ -26,7 +26,7 @@ from pretrax.settings.user_errors import causes
 from pretrax.training.saved import checkpoints, quiet_orbax
 from pretrax.training.saved.checkpoints import Checkpoints, Keep, MismatchError
 from pretrax.training.saved.checksums import checksums
-from pretrax.training.saved.damage import shows_damage
+from pretrax.training.saved.damage import DamageError, shows_damage
 from pretrax.training.state import State, new_state
 from tests.refusals import refuses
 from tests.training import object_store, tiny
@@ -339,8 +339,11 @@ def test_error_names_all_damaged_checkpoints(run_dir):
 
 
 def test_damaged_checkpoints_in_a_bucket_are_moved(monkeypatch):
+    def find_damage(*_):
+        raise DamageError("a wrong checksum")
+
     bucket = object_store.emptied(monkeypatch)
-    monkeypatch.setattr(Checkpoints, "_load_with_retries", lambda *_: (None, "a wrong checksum"))
+    monkeypatch.setattr(Checkpoints, "_load_with_retries", find_damage)
     for step in (2, 3):
         # an error of Orbax
         bucket.pipe_file(f"/bucket/run/checkpoints/{step}/commit_success.txt", b"")
