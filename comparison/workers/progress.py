@@ -71,6 +71,10 @@ class ComparisonProgress:
     def __exit__(self, *_) -> None:
         self._bars.stop()
 
+    def stop(self) -> None:
+        """Tells that an interrupted comparison waits for its runs."""
+        self._console.print("Stopping. The current runs save their state first …")
+
     def start(self, trial: Trial) -> None:
         row = self._rows[trial.name]
         row.started = time.monotonic()

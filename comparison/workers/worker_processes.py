@@ -129,6 +129,8 @@ def run_trials(
             if workers:
                 time.sleep(WAIT)
     finally:
+        if workers:
+            progress.stop()
         _stop([worker.process for worker in workers])
     return failed
 
