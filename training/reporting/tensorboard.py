@@ -41,7 +41,7 @@ class TensorBoard(Tracker):
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._step = 0
+        self._step: int | None = None  # the step from which the next file continues
         self._writer: RecordWriter | None = None
 
     def start(self, step: int) -> None:
@@ -87,10 +87,12 @@ class TensorBoard(Tracker):
         name = f"{_next_prefix(self._folder)}.{platform.node()}.{os.getpid()}"
         writer = RecordWriter(open(self._folder / name, "xb"))  # noqa: SIM115  (closed by `_end_file`)
         _write_event(writer, Event(file_version=_VERSION))
-        if self._step:  # the log hides points of later steps in earlier files
+        # The log hides points of later steps in earlier files. A new run writes a log too, since
+        # TensorBoard's reader in Python ignores the first log of a folder.
+        if self._step is not None:
             log = SessionLog(status=SessionLog.START)
             _write_event(writer, Event(step=self._step + 1, session_log=log))
-            self._step = 0
+            self._step = None
         return writer
 
     @contextlib.contextmanager
