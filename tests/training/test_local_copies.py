@@ -1,5 +1,6 @@
 """A crashed run continues from the copies on its hosts' disks if all are intact and its own."""
 
+import gc
 import json
 import pathlib
 import shutil
@@ -166,6 +167,32 @@ def test_damaged_or_foreign_copy_is_not_used(host, name, damage, why):
     assert unused.startswith(f"The local copy of step 7 is not used: {why}")
     assert_is(restored, 4, False)
     assert_is(host.start()[0], 6, True)
+
+
+def change_array_checksums(file):
+    metadata = atomic_writes.read_json(file)
+    changed = {name: value + 1 for name, value in metadata["arrays"].items()}
+    atomic_writes.write_record(file, metadata | {"arrays": changed})
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "name, damage",
+    [("checksums.json", change_array_checksums), ("shard_00000.npz", tiny.truncate)],
+)
+def test_arrays_of_a_damaged_copy_are_freed_at_once(host, name, damage):
+    """A device may be too small for these arrays and the arrays of the checkpoint."""
+    (copy,) = pathlib.Path(host.local).glob("*/process_0/7")
+    damage(copy / "data" / name)
+    copied = np.array(state_of(7).params["a"])
+    gc.collect()
+    gc.disable()
+    try:
+        restored, _ = host.start()
+        assert not any(np.array_equal(array, copied) for array in jax.live_arrays())
+    finally:
+        gc.enable()
+    assert_is(restored, 4, False)
 
 
 @pytest.mark.slow

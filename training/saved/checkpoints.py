@@ -325,6 +325,7 @@ class Checkpoints:
                 loaded, failure = self._attempt(step, lambda: self._load(step, target))
                 worst = worst_of_processes(failure)
             problem = first_line(failure) if failure else "another process cannot read it"
+            failure = None  # its traceback would keep the loaded arrays in memory
             if worst == SOUND and differences:
                 raise MismatchError("\n".join(differences))
             if worst == SOUND and loaded:

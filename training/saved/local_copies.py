@@ -191,7 +191,7 @@ class LocalCopies(Checkpoints):
         try:
             loaded = self._load_if_sound(step, target)
         except DamageError as error:
-            damage = error
+            damage = error.with_traceback(None)  # it would keep the loaded arrays in memory
         except OSError as error:  # it is raised on all processes
             raise DamageError(in_words(error).removesuffix(".")) from error
         # Each process has its own checksums, so the results may differ.
