@@ -1,5 +1,6 @@
 """The corpus of token stores, such as those that `pretrax prepare` writes."""
 
+import json
 import os
 import tempfile
 import zlib
@@ -47,15 +48,18 @@ def token_store(
     first, *others = opened = open_stores(stores)
     corpus = corpus_of_stores(opened, rates_of(opened, stores, temperature), seed=seed)
     files = _vocabulary_files(first)
+    tokenizer_files = _tokenizer_files(first)
     for other in others:
-        if _tokenizer_files(other) != _tokenizer_files(first):
+        if _tokenizer_files(other) != tokenizer_files:
             raise ValueError(
                 f"{other.folder.path} and {first.folder.path} have different vocabularies: write "
                 f"both stores with the same vocabulary. {use_vocabulary(first)}"
             )
     if VOCABULARY not in files:  # The stores have only ids.
         return corpus
-    about = {"factory": "token_store", "checksum": zlib.crc32(files[VOCABULARY])}
+    # All stores have the same checksum, so a resumed run may list a new store first.
+    checksum = zlib.crc32(b"".join(tokenizer_files[name] for name in sorted(tokenizer_files)))
+    about = {"factory": "token_store", "checksum": checksum}
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             write_bytes(os.path.join(folder, name), content)
@@ -73,13 +77,14 @@ def _vocabulary_files(store: TokenStore) -> dict[str, bytes]:
     return {os.path.basename(name): store.folder.read(name) for name in store.vocabulary}
 
 
-def _tokenizer_files(store: TokenStore) -> dict[str, Any]:
+def _tokenizer_files(store: TokenStore) -> dict[str, bytes]:
     """Returns the vocabulary of a store without the record of how the vocabulary was made."""
-    files: dict[str, Any] = _vocabulary_files(store)
+    files = _vocabulary_files(store)
     if VOCABULARY in files:
         try:
             values = parse_json(files[VOCABULARY])
-            files[VOCABULARY] = {k: values[k] for k in values if k not in ORIGIN}
+            kept = {k: values[k] for k in values if k not in ORIGIN}
+            files[VOCABULARY] = json.dumps(kept, sort_keys=True).encode()
         except UNLIKE as error:
             raise damaged(os.path.join(store.folder.path, VOCABULARY), error) from error
     return files

@@ -53,7 +53,11 @@ def test_mixed_stores_have_one_vocabulary_whatever_its_origin(stores, tmp_path):
     mixed = [stores["two"], str(moved)]
     made_elsewhere = vocabulary | {"about": {"factory": "from_run", "run": "x"}, "checksums": {}}
     (moved / "vocabulary.json").write_text(json.dumps(made_elsewhere))
-    assert corpora.token_store(str(tmp_path / "run"), stores=mixed).codec is not None
+    run = tmp_path / "run"
+    assert corpora.token_store(str(run), stores=stores["two"]).codec is not None
+    (run / "config.gin").write_text("")  # The run has started: its vocabulary may not change.
+    for order in (mixed, mixed[::-1]):
+        assert corpora.token_store(str(run), stores=order).codec is not None
     (moved / "vocabulary.json").write_text(json.dumps(vocabulary | {"extra_ids": 7}))
     with refuses(ValueError, "moved", "two"):
         corpora.token_store(str(tmp_path / "other"), stores=mixed)
