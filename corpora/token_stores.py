@@ -53,7 +53,7 @@ def token_store(
         if _tokenizer_files(other) != tokenizer_files:
             raise ValueError(
                 f"{other.folder.path} and {first.folder.path} have different vocabularies: write "
-                f"both stores with the same vocabulary. {use_vocabulary(first)}"
+                f"both stores with the same vocabulary.{use_vocabulary(first)}"
             )
     if VOCABULARY not in files:  # The stores have only ids.
         return corpus

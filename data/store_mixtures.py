@@ -1,6 +1,7 @@
 """The corpus of one token store, or of several token stores mixed at rates."""
 
 import functools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -41,18 +42,26 @@ def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenSt
         if any(getattr(other, name) != getattr(first, name) for name in SHARED):
             raise ValueError(
                 f"{other.folder.path} and {first.folder.path} have different token ids or columns: "
-                "write both stores with the same vocabulary and the same columns. "
-                f"{use_vocabulary(first)}"
+                "write both stores with the same vocabulary and the same columns."
+                + (use_vocabulary(first) if other.ids != first.ids else "")
             )
     return opened
 
 
 def use_vocabulary(store: TokenStore) -> str:
-    """Returns how to prepare another store with the vocabulary of a store."""
+    """Returns how to prepare another store with the vocabulary of a store, for an error.
+
+    Returns "" for a store without a vocabulary.
+    """
+    if not store.vocabulary:
+        return ""
+    folder = shlex.quote(store.folder.path) if store.folder.is_local else "FOLDER"
+    copied = f"{', '.join(store.vocabulary)} of {store.folder.path}"
     return (
-        "`pretrax prepare` uses the vocabulary of another store by "
-        "--gin.outputs.token_store.vocabulary=@vocabularies.from_run "
-        f"--gin.vocabularies.from_run.run={store.folder.path}."
+        " `pretrax prepare` uses the vocabulary of another store with "
+        "`--gin.outputs.token_store.vocabulary=@vocabularies.from_run "
+        f"--gin.vocabularies.from_run.run={folder}`"
+        + ("." if store.folder.is_local else f", where FOLDER has a copy of {copied}.")
     )
 
 

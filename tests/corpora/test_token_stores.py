@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 
+import fsspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -64,6 +65,20 @@ def test_mixed_stores_have_one_vocabulary_whatever_its_origin(stores, tmp_path):
     (moved / "vocabulary.json").write_text("[")
     with refuses(ValueError, moved / "vocabulary.json"):
         corpora.token_store(str(tmp_path / "other"), stores=mixed)
+
+
+def test_error_names_a_vocabulary_that_prepare_can_read(stores, tmp_path):
+    local = str(shutil.copytree(stores["one"], tmp_path / "a&b"))
+    vocabulary = json.loads((tmp_path / "a&b" / "vocabulary.json").read_text())
+    (tmp_path / "a&b" / "vocabulary.json").write_text(json.dumps(vocabulary | {"extra_ids": 7}))
+    bucket = f"memory:/{tmp_path}/store"
+    fsspec.filesystem("memory").put(local, bucket, recursive=True)
+    for path, option in [
+        (local, f"--gin.vocabularies.from_run.run='{local}'"),
+        (bucket, "--gin.vocabularies.from_run.run=FOLDER"),
+    ]:
+        with refuses(ValueError, path, stores["two"], option):
+            corpora.token_store(str(tmp_path / "run"), stores=[path, stores["two"]])
 
 
 @pytest.mark.slow

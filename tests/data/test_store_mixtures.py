@@ -227,8 +227,9 @@ def test_incompatible_stores_and_rates_raise(stores, tmp_path):
         (dict(zip(stores, (1, lambda: 0))), ["rates", "<lambda>"]),
         (dict(zip(stores, (1, lambda step: len))), ["rates", "<lambda>"]),
     ]:
-        with refuses(ValueError, *values):
+        with refuses(ValueError, *values) as caught:
             open_corpus(given)
+        assert "from_run" not in str(caught.value)  # The stores of this test have no vocabulary.
     with refuses(ValueError, "rates", "temperature", 2.0):
         open_corpus(dict(zip(stores, (1, 1))), temperature=2.0)
     with refuses(ValueError, "temperature", "0"):
