@@ -21,6 +21,7 @@ from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
 from pretrax.objectives.contract import CORPUS_CLASSES
 from pretrax.objectives.token_ids import specimen_ids
+from pretrax.settings.partial import Call
 from pretrax.training import Partial
 from pretrax.training.planned_vocabulary import rows_by_settings
 from pretrax.training.run import padded_vocabulary
@@ -131,7 +132,9 @@ def test_plan_has_the_vocabulary_of_local_files(tmp_path):
         corpus = Partial(text_files, vocabulary=factory)
         assert rows_by_settings({"corpus": corpus}) == padded_vocabulary(made.ids)
     absent = Partial(from_file, path=str(tmp_path / "absent.model"))
-    assert rows_by_settings({"corpus": Partial(text_files, vocabulary=absent)}) is None
+    later = Partial(trained, size=Call(int)), Partial(from_file, path=Call(str))
+    for factory in (absent, *later):
+        assert rows_by_settings({"corpus": Partial(text_files, vocabulary=factory)}) is None
 
 
 def test_plan_has_the_vocabulary_of_a_local_token_store(tmp_path):

@@ -23,7 +23,7 @@ from ...data.token_ids_json import ids_from_json, ids_to_json
 from ...objectives import TokenIds, check_token_ids
 from ...settings.atomic_writes import UNLIKE, checksum, damaged, read_json, write_bytes, write_json
 from ...settings.directories import own_file
-from ...settings.partial import as_partial, flattened
+from ...settings.partial import Call, as_partial, flattened
 from ...settings.progress_bar import progress_bar
 from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
 from ...settings.saved_states import has_checkpoint
@@ -249,12 +249,14 @@ def size_by_settings(vocabulary: Callable) -> int | None:
     8329
 
     A trained vocabulary is smaller if its text has too few different words or pieces. A tokenizer
-    or a run on this machine is read.
+    or a run on this machine is read. The value of a setting that is a `Call` is not known.
 
     Raises ValueError for settings that suit no text.
     """
     factory = as_partial(vocabulary)
     factory.check_settings()
+    if any(isinstance(setting, Call) for setting in factory.settings.values()):
+        return None
     if factory.function is trained:
         settings = dict(flattened("", factory))
         _check_size(settings[".size"], settings[".model_type"])
