@@ -204,7 +204,7 @@ class Corpus(NamedTuple):
 
     def source_of(self, member: int) -> int:
         """Returns the index in `texts` of the text that a member of the objective reads."""
-        return self.member_sources[member] if self.sources else 0
+        return self.member_sources[member] if self.member_sources else 0
 
     def text_of(self, member: int) -> "Corpus":
         """Returns the corpus that a member of the objective, given by its index, reads."""
