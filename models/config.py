@@ -34,8 +34,9 @@ class Config:
         models.decoder(32000, num_layers=12, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048)
 
     Builders set `vocab_size`, the numbers of layers and `heads`. All other fields are keyword
-    arguments of every builder. `gin_configs/models` has the values of published models, and
-    `models.transformer` defines the letters.
+    arguments of every builder, except the settings of a head that the builder does not have.
+    `gin_configs/models` has the values of published models, and `models.transformer` defines the
+    letters.
 
     Raises:
       ValueError: A value is out of range, excludes another value, or would have no effect. The
