@@ -219,12 +219,19 @@ def from_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
         vocabularies.from_run.run = "runs/quickstart"      # to continue from its parameters
         vocabularies.from_run.run = "stores/web"           # to mix another store with this store
 
-    Raises FileNotFoundError if `run` has no vocabulary, and ValueError if `run_dir` has another
-    vocabulary.
+    Raises FileNotFoundError if `run` has no vocabulary, and ValueError if `run` is in a bucket or
+    `run_dir` has another vocabulary.
     """
-    return kept_vocabulary(
-        run_dir, {"factory": "from_run", "run": run}, lambda: load_vocabulary(run)[:2]
-    )
+
+    def make() -> tuple[Tokenizer, TokenIds]:
+        if "://" in run:
+            raise ValueError(
+                f"Got vocabularies.from_run.run={run!r}, expected a folder on this machine: copy "
+                f"{VOCABULARY} and the file of the tokenizer next to it from the bucket."
+            )
+        return load_vocabulary(run)[:2]
+
+    return kept_vocabulary(run_dir, {"factory": "from_run", "run": run}, make)
 
 
 def check_before_text(vocabulary: Callable) -> None:
@@ -387,9 +394,9 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
     file = os.path.join(run_dir, VOCABULARY)
     if not os.path.exists(file):
         raise FileNotFoundError(
-            f"{file} does not exist: expected the directory of a run that reads text, which has "
-            "its vocabulary. For a model that was imported without a tokenizer, use `pretrax "
-            "convert --tokenizer=FILE`."
+            f"{file} does not exist: expected the directory of a run that reads text, or a token "
+            "store that has its vocabulary. For a model that was imported without a tokenizer, use "
+            "`pretrax convert --tokenizer=FILE`."
         )
     values = read_json(file)
     # First, since a damaged tokenizer can often be opened.

@@ -285,6 +285,12 @@ def test_missing_vocabulary_is_named(name):
         tokenization.open_tokenizer(name)
 
 
+def test_vocabulary_of_a_run_in_a_bucket_is_rejected(tmp_path):
+    source = vocabularies.VocabularySource()
+    with refuses(ValueError, "vocabularies.from_run.run='gs://bucket/run'", "vocabulary.json"):
+        vocabularies.from_run(str(tmp_path), source, run="gs://bucket/run")
+
+
 @pytest.mark.parametrize("name", ["bad.model", "bad.json"])
 def test_file_that_is_not_a_vocabulary_is_rejected(tmp_path, name):
     (tmp_path / name).write_text("hello")
