@@ -137,7 +137,7 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
     if not any(noise.freedom for noise in noises.values()):
         raise ValueError(
             "The pilot has no figure of two variants with two seeds, so the noise of a difference "
-            "is unknown: see above for what failed or could not be measured."
+            "is unknown: see above, or the report, for what failed or could not be measured."
         )
     trends = loss_trends(summary.trained)
     steep = any(trend.share >= STEEP for trend in trends.values())
