@@ -159,11 +159,12 @@ def check_options(options: argparse.Namespace) -> None:
             f"--report runs nothing, so {', '.join(idle)} would have no effect: leave out "
             "--report, or the other options."
         )
-    if options.power and is_kept(options.comparison) and (options.slurm or options.workers):
+    plans = options.slurm or options.workers or options.gin_bindings
+    if options.power and is_kept(options.comparison) and plans:
         raise ValueError(
             f"{options.comparison} is a directory of results, and nothing is trained for its "
-            "--power, so --slurm and --workers would have no effect: leave them out, or give the "
-            "comparison's gin file."
+            "--power, so --slurm, --workers and settings of the comparison (--gin.…) would have no "
+            "effect: leave them out, or give the comparison's gin file."
         )
     if job_options(options) != JobOptions() and not options.slurm:
         needs = ", ".join(f"--{name}" for name in JobOptions._fields)

@@ -447,10 +447,11 @@ def test_options_without_effect_are_rejected(options, named):
         compare.check_options(compare.parse(["masking_rate", *options])[0])
 
 
-def test_workers_have_no_effect_on_kept_results(run_results, tmp_path):
+@pytest.mark.parametrize("option", ["--workers=2", "--gin.comparison.Comparison.seeds=[0,1]"])
+def test_settings_of_runs_have_no_effect_on_kept_results(run_results, tmp_path, option):
     results.write(tmp_path, run_results)
-    with refuses(ValueError, tmp_path, "--workers"):
-        compare.check_options(compare.parse([str(tmp_path), "--power", "--workers=2"])[0])
+    with refuses(ValueError, tmp_path, "--workers", "--gin"):
+        compare.check_options(compare.parse([str(tmp_path), "--power", option])[0])
 
 
 def test_folder_without_results_is_rejected(tmp_path, capsys):
