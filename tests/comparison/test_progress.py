@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
+from pretrax.comparison.failures import write_failure
 from pretrax.comparison.workers import progress
 from tests.comparison import small
 
@@ -48,3 +49,38 @@ def test_time_left_follows_measured_durations(monkeypatch):
     # All are read before the start, then a run is read every 5 of its 100 seconds and at its end.
     # Waiting runs are not read.
     assert looks == {"a, seed 0": 21, "a, seed 1": 22, "a, seed 2": 22}
+
+
+def test_failed_and_resumed_runs_count_in_the_time_left(monkeypatch, tmp_path):
+    """The resumed run had taken half of its steps. It takes another step every 30 seconds."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
+
+    class Trial:
+        def __init__(self, name: str):
+            self.name, self.facts = name, small.facts(40)
+            self.run = SimpleNamespace(steps=40, run_dir=str(tmp_path / name))
+            self.measured_share = 0.0
+
+        @property
+        def state(self):
+            return self
+
+        @property
+        def last_step(self):
+            return 20 + clock.now // 30 if self.name == "resumed" else 0
+
+    trials = [Trial(name) for name in ("resumed", "failed", "waiting", "last")]
+    write_failure(trials[1].run.run_dir, "out of memory")
+    output = io.StringIO()
+    with progress.ComparisonProgress(Console(file=output), trials, complete=2) as watch:
+        for trial in trials[:2]:
+            watch.start(trial)
+        watch.end(trials[1], failed=True)
+        for clock.now in range(0, 61, 5):
+            watch.refresh()
+    # The share of training is 0.7. Of four runs, (0.7 * 22/40 + 1) / 4 = 0.346 is done, and
+    # 0.7 * 20/40 / 4 = 0.088 was done at the start. The rest takes 60 * 0.654 / 0.259 = 152 s.
+    started = ["resumed: started", "failed: started"]
+    ended = ["failed failed: out of memory", "2/6 runs, 1 failed, 3 min left"]
+    assert output.getvalue().splitlines() == started + ended
