@@ -112,7 +112,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     host = f"the address to listen on (default: {LOOPBACK}, which only this machine reaches)"
     add("--host", default=LOOPBACK, metavar="ADDRESS", help=host)
     browser = "print the address without opening a browser"
-    add("--no-browser", dest="browser", action="store_false", help=browser)
+    add("--no_browser", dest="browser", action="store_false", help=browser)
     add_trust_argument(parser)
     offer_completions(parser)
     options = parse_options(parser, argv)

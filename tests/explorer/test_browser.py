@@ -372,7 +372,7 @@ def test_edited_objective_file_is_reloaded_and_errors_are_shown(page, tmp_path, 
 @pytest.mark.slow
 def test_page_reports_a_killed_server_and_an_outdated_token(page, tmp_path):
     def begin(port: int = 0):
-        command = [sys.executable, "-m", "pretrax", "explore", "--no-browser", f"--port={port}"]
+        command = [sys.executable, "-m", "pretrax", "explore", "--no_browser", f"--port={port}"]
         running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         return running, re.search(r"http\S+", running.stdout.readline())[0]
 

@@ -182,7 +182,7 @@ def test_servers_have_different_tokens(server):
 def test_ctrl_c_ends_the_process_while_threads_compute(tmp_path):
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     write_run(tmp_path / "runs" / "mine", "decoder", "causal_lm")
-    command = [sys.executable, "-m", "pretrax", "explore", "--no-browser"]
+    command = [sys.executable, "-m", "pretrax", "explore", "--no_browser"]
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     url = urllib.parse.urlsplit(re.search(r"http\S+", running.stdout.readline())[0])
     body = json.dumps({"run": "runs/mine", "mode": "continue", "text": "a", "max_new": 30})
