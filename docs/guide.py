@@ -82,6 +82,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
+    "optimizers": ("Wen et al. 2025", "2509.02046"),
     "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
@@ -342,6 +343,7 @@ SETTINGS = (
     Setting("mixtures of denoisers", "ul2"),
     Setting("packing", "packing"),
     Setting("experts", "experts"),
+    Setting("optimizer, causal", "optimizers_causal"),
     Setting("architecture, equal parameters", "architectures_at_equal_parameters"),
     Setting(
         "architecture, equal FLOPs",
