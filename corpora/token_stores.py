@@ -48,9 +48,9 @@ def token_store(
     first, *others = opened = open_stores(stores)
     corpus = corpus_of_stores(opened, rates_of(opened, stores, temperature), seed=seed)
     files = _vocabulary_files(first)
-    tokenizer_files = _tokenizer_files(first)
+    tokenizer_files = _tokenizer_files(first, files)
     for other in others:
-        if _tokenizer_files(other) != tokenizer_files:
+        if _tokenizer_files(other, _vocabulary_files(other)) != tokenizer_files:
             raise ValueError(
                 f"{other.folder.path} and {first.folder.path} have different vocabularies: write "
                 f"both stores with the same vocabulary.{use_vocabulary(first)}"
@@ -77,14 +77,13 @@ def _vocabulary_files(store: TokenStore) -> dict[str, bytes]:
     return {os.path.basename(name): store.folder.read(name) for name in store.vocabulary}
 
 
-def _tokenizer_files(store: TokenStore) -> dict[str, bytes]:
-    """Returns the vocabulary of a store without the record of how the vocabulary was made."""
-    files = _vocabulary_files(store)
-    if VOCABULARY in files:
-        try:
-            values = parse_json(files[VOCABULARY])
-            kept = {k: values[k] for k in values if k not in ORIGIN}
-            files[VOCABULARY] = json.dumps(kept, sort_keys=True).encode()
-        except UNLIKE as error:
-            raise damaged(os.path.join(store.folder.path, VOCABULARY), error) from error
-    return files
+def _tokenizer_files(store: TokenStore, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Returns the vocabulary files of a store without the record of how the vocabulary was made."""
+    if VOCABULARY not in files:
+        return dict(files)
+    try:
+        values = parse_json(files[VOCABULARY])
+        kept = {k: values[k] for k in values if k not in ORIGIN}
+        return {**files, VOCABULARY: json.dumps(kept, sort_keys=True).encode()}
+    except UNLIKE as error:
+        raise damaged(os.path.join(store.folder.path, VOCABULARY), error) from error

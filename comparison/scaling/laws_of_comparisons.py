@@ -24,7 +24,7 @@ class FittedLaw(NamedTuple):
     figure: str  # "loss_under/causal_lm"
     points: Sequence[Point]
     fit: Fit | None
-    why_not_fitted: str  # why there is no fit, or ""
+    why_not_fitted: str  # reason why no law could be fitted; "" if one was
 
     @property
     def work(self) -> Work:

@@ -595,7 +595,7 @@ class Files:
 
 
 class Loaded(NamedTuple):
-    """What was read from a checkpoint."""
+    """The contents of a checkpoint."""
 
     state: State
     files: Files
