@@ -388,6 +388,16 @@ CLAIMS = (
         "AdamW",
     ),
     Claim(
+        "A teacher teaches more than the text alone",
+        "A causal model that also learns a larger model's predictions of its text predicts text "
+        "better.",
+        "distillation",
+        "distillation",
+        "loss_under",
+        "half",
+        "text",
+    ),
+    Claim(
         "Block diffusion has a better bound than masked",
         "Block diffusion has a better bound on the likelihood of text than masked diffusion.",
         "bd3lm",

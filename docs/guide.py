@@ -70,6 +70,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
+    "distillation": ("Goyal et al. 2025", "2509.01649"),
     "ding": ("Ding et al. 2024", "2404.10830"),
     "duo": ("Sahoo et al. 2025", "2506.10892"),
     "e5": ("Wang et al. 2024", "2401.00368"),
@@ -337,6 +338,7 @@ SETTINGS = (
         "Two speed records of [modded-nanogpt](https://github.com/KellerJordan/modded-nanogpt) add "
         "targets whose weights fall to 0, which save 80 steps and 15 steps.",
     ),
+    Setting("text alone or with a teacher", "distillation"),
     Setting("bags of tokens first", "superposition"),
     Setting("tokens without loss", "memorization"),
     Setting("additions to the next token", "beyond_the_next_token"),

@@ -340,7 +340,7 @@ def _comparisons(name: str) -> str:
         setup = json.loads(path.read_text(encoding="utf-8"))
         comparison = path.parent.name
         gin = (ROOT / f"gin_configs/comparisons/{comparison}.gin").read_text(encoding="utf-8")
-        if re.search(rf"objectives/{name}\.gin|@objectives\.{name}\b|--objective={name}\b", gin):
+        if re.search(rf"objectives[/.]{name}\b|--objective={name}\b", gin):
             lines.append(f"- [{setup['question']}](../comparisons/{comparison}.md)")
     if not lines:
         return "No comparison here has trained it yet. See [Comparing](../comparing.md)."
