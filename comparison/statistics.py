@@ -39,6 +39,10 @@ class Estimate(NamedTuple):
     def half_width(self) -> float:
         return (self.high - self.low) / 2
 
+    @property
+    def negated(self) -> "Estimate":
+        return Estimate(-self.mean, -self.high, -self.low, self.seeds)
+
 
 class Difference(NamedTuple):
     """The difference between two variants at an eval metric."""
@@ -47,11 +51,32 @@ class Difference(NamedTuple):
     variant: str
     other: str
     estimate: Estimate  # estimate of the variant's value minus the other's value
+    corrected_estimate: Estimate  # with an interval that is corrected for all differences
+    deviation: float  # standard deviation over seeds; nan if it is unknown or 0
+    level: float  # probability of a false claim for this difference alone (Bonferroni)
     p: float  # p-value; nan if the difference cannot be tested
     corrected: float  # p-value corrected for all differences of the comparison
-    is_significant: bool  # whether the corrected p-value is at most `LEVEL`
-    # Number of seeds for the next comparison; None if it is unknown or more than `MAX_SEEDS`.
-    needed: int | None
+
+    @property
+    def is_significant(self) -> bool:
+        return self.corrected <= LEVEL
+
+    @property
+    def in_deviations(self) -> tuple[float, float, float]:
+        """The difference and the ends of its corrected interval, in standard deviations."""
+        mean, low, high, _ = self.corrected_estimate
+        return mean / self.deviation, low / self.deviation, high / self.deviation
+
+    @property
+    def needed(self) -> int | None:
+        """The number of seeds with which the next comparison finds such a difference.
+
+        None if it is unknown or more than `MAX_SEEDS`. For differences selected by size, it may be
+        too small.
+        """
+        if math.isnan(self.deviation):
+            return None
+        return seeds_for(abs(self.estimate.mean) / self.deviation, self.level)
 
 
 def estimate(values: Iterable[float], level: float = LEVEL) -> Estimate:
@@ -64,7 +89,7 @@ def estimate(values: Iterable[float], level: float = LEVEL) -> Estimate:
     """
     x = np.array(list(values), np.float64)
     mean = float(np.mean(x)) if x.size else math.nan
-    if not has_spread(x):
+    if math.isnan(deviation_of(x)):
         return Estimate(mean, math.nan, math.nan, x.size)
     from scipy import stats  # imported late, so that reading figures does not load SciPy
 
@@ -72,34 +97,10 @@ def estimate(values: Iterable[float], level: float = LEVEL) -> Estimate:
     return Estimate(mean, float(low), float(high), x.size)
 
 
-def at_level(estimate: Estimate, level: float, wanted: float) -> Estimate:
-    """Returns an estimate whose interval has the level `wanted` instead of `level`.
-
-    >>> at_level(estimate([1.0, 2.0, 3.0]), LEVEL, LEVEL / 12).half_width
-    8.916...
-    """
-    if not math.isfinite(estimate.half_width):
-        return estimate
-    from scipy import stats  # see `estimate`
-
-    freedom = estimate.seeds - 1
-    wider = stats.t.ppf(1 - wanted / 2, freedom) / stats.t.ppf(1 - level / 2, freedom)
-    half = estimate.half_width * float(wider)
-    return estimate._replace(low=estimate.mean - half, high=estimate.mean + half)
-
-
-def deviation(estimate: Estimate, level: float = LEVEL) -> float:
-    """Returns the standard deviation of the values behind an estimate; nan without an interval.
-
-    >>> deviation(estimate([1.0, 2.0, 3.0]))
-    1.0...
-    """
-    if not math.isfinite(estimate.half_width):
-        return math.nan
-    from scipy import stats  # see `estimate`
-
-    quantile = float(stats.t.ppf(1 - level / 2, estimate.seeds - 1))
-    return estimate.half_width * math.sqrt(estimate.seeds) / quantile
+def deviation_of(values: np.ndarray) -> float:
+    """Returns the standard deviation of values; nan if they differ by no more than rounding."""
+    has_spread = values.size > 1 and np.std(values) > NO_SPREAD * np.max(np.abs(values))
+    return float(np.std(values, ddof=1)) if has_spread else math.nan
 
 
 def differences(
@@ -123,17 +124,17 @@ def differences(
     tests = [p_value(common) for *_, common in pairs]
     corrected = np.minimum(looks * np.array(holm(tests)), 1.0).tolist()
     share = LEVEL / looks
-    level = share / max(len(pairs), 1)
     return [
         Difference(
             figure=name,
             variant=variant,
             other=other,
             estimate=estimate(x, share),
+            corrected_estimate=estimate(x, share / len(pairs)),
+            deviation=deviation_of(x),
+            level=share / len(pairs),
             p=p,
             corrected=after,
-            is_significant=after <= LEVEL,
-            needed=seeds_needed(x, level),
         )
         for (name, variant, other, x), p, after in zip(pairs, tests, corrected)
     ]
@@ -189,14 +190,9 @@ def _paired(values: Values, variant: str, other: str) -> np.ndarray:
     return np.array([0.0 if math.isclose(a, b, rel_tol=NO_SPREAD) else a - b for a, b in known])
 
 
-def has_spread(values: np.ndarray) -> bool:
-    """Returns whether values differ by more than rounding, so that they can be tested."""
-    return values.size > 1 and float(np.std(values)) > NO_SPREAD * float(np.max(np.abs(values)))
-
-
 def p_value(differences: np.ndarray) -> float:
     """Returns the p-value of a two-sided paired t-test; nan if the differences have no spread."""
-    if not has_spread(differences):
+    if math.isnan(deviation_of(differences)):
         return math.nan
     from scipy import stats
 
@@ -217,18 +213,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     corrected = np.empty(tested.size)
     corrected[order] = np.minimum(np.maximum.accumulate(steps * tested[order]), 1.0)
     return [math.nan if math.isnan(p) else float(c) for p, c in zip(p_values, corrected)]
-
-
-def seeds_needed(differences: np.ndarray, level: float) -> int | None:
-    """Returns the number of seeds with which a paired t-test finds such a difference.
-
-    The test has the power `POWER`. Returns None if the number is unknown or more than `MAX_SEEDS`.
-    For differences selected by size, the number may be too small.
-    """
-    if not has_spread(differences):
-        return None
-    effect = abs(float(np.mean(differences))) / float(np.std(differences, ddof=1))
-    return seeds_for(effect, level)
 
 
 def seeds_for(effect: float, level: float) -> int | None:
@@ -270,8 +254,7 @@ def power(effect: float, seeds: int, level: float) -> float:
     """
     from scipy import stats
 
-    # without the tail of the wrong direction
     freedom = seeds - 1
-    threshold = stats.t.isf(level / 2, seeds - 1)
+    threshold = stats.t.isf(level / 2, freedom)
     chance = float(stats.nct.sf(threshold, freedom, effect * math.sqrt(seeds)))
     return 1.0 if math.isnan(chance) else chance  # SciPy returns nan for large effects.

@@ -17,7 +17,7 @@ from pretrax.comparison.report import informative
 from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.positive_controls import KEPT, controls_in
 from pretrax.comparison.report.summary import Summary
-from pretrax.comparison.statistics import LEVEL, Difference, Estimate, at_level, deviation
+from pretrax.comparison.statistics import Difference, Estimate
 from pretrax.constraints import listed
 from pretrax.visualization.svg import INK, MUTED, SERIES, drawn, standalone
 
@@ -36,17 +36,26 @@ COLORS = {
 }
 
 
+class Contrast(NamedTuple):
+    """Two variants at a figure of a comparison, and which of them should be better.
+
+    With a margin, `better` should only not be worse than `than` by the margin or more.
+    """
+
+    comparison: str
+    figure: str
+    better: str
+    than: str
+    margin: float | None = None
+
+
 class Claim(NamedTuple):
-    """A sentence of a source. With a margin, it claims that there is no difference."""
+    """A sentence of a source, and the contrast that is closest to what the source measured."""
 
     title: str  # the claim in a few plain words, for the picture
     claim: str  # with a margin, the sentence states it: "less than 0.02 bits per byte"
     source: str  # a key of the guide's `PAPERS`
-    comparison: str
-    figure: str  # name of the figure that is compared
-    better: str  # the variant that is better if the claim is true
-    than: str
-    margin: float | None = None  # `better` is claimed to be worse by less than this
+    contrast: Contrast
     note: str = ""  # how the comparison differs from what the source measured
 
 
@@ -55,10 +64,7 @@ CLAIMS = (
         "Blank filling learns facts in both directions",
         "A model that fills in blanks knows a fact in both directions; a causal model does not.",
         "bico",
-        "reversal",
-        "synthetic_questions",
-        "span corruption",
-        "causal",
+        Contrast("reversal", "synthetic_questions", "span corruption", "causal"),
         note="an encoder-decoder with span corruption; the source trains GLM",
     ),
     Claim(
@@ -66,21 +72,14 @@ CLAIMS = (
         "Masks at a fixed rate do not resolve the reversal curse: a causal model's share of right "
         "answers is less than 0.1 lower.",
         "factorization",
-        "reversal",
-        "synthetic_questions",
-        "causal",
-        "masked",
-        margin=0.1,
+        Contrast("reversal", "synthetic_questions", "causal", "masked", margin=0.1),
         note="answers of one or four tokens, and a masking rate of 40%",
     ),
     Claim(
         "Reversed digits make sums easier to learn",
         "Causal models learn sums from fewer examples if the digits are reversed.",
         "addition",
-        "arithmetic",
-        "synthetic_answers",
-        "causal, reversed",
-        "causal, plain",
+        Contrast("arithmetic", "synthetic_answers", "causal, reversed", "causal, plain"),
         note="all variants take the same number of steps on the same number of sums, which have "
         "leading zeros",
     ),
@@ -89,10 +88,7 @@ CLAIMS = (
         "Sentence order prediction teaches the order of sentences; next sentence prediction does "
         "not.",
         "albert",
-        "processes",
-        "synthetic_pairs",
-        "with SOP",
-        "with NSP",
+        Contrast("processes", "synthetic_pairs", "with SOP", "with NSP"),
         note="a synthetic task in which the name is the topic",
     ),
     Claim(
@@ -100,40 +96,28 @@ CLAIMS = (
         "Predicting several tokens at once teaches a model to look ahead; predicting one token "
         "does not.",
         "pitfalls",
-        "star_graphs",
-        "synthetic_questions",
-        "three tokens",
-        "causal",
+        Contrast("star_graphs", "synthetic_questions", "three tokens", "causal"),
         note="three prediction heads; the source predicts the whole path at once",
     ),
     Claim(
         "Masked diffusion learns paths from fewer examples",
         "Masked diffusion learns paths from fewer examples than next-token prediction.",
         "paths",
-        "star_graphs",
-        "synthetic_questions",
-        "masked diffusion",
-        "causal",
+        Contrast("star_graphs", "synthetic_questions", "masked diffusion", "causal"),
     ),
     Claim(
         "Masked diffusion solves more Sudoku",
         "Masked diffusion solves more Sudoku puzzles than a causal model, which writes left to "
         "right.",
         "beyond",
-        "sudoku",
-        "synthetic_answers",
-        "masked diffusion",
-        "causal",
+        Contrast("sudoku", "synthetic_answers", "masked diffusion", "causal"),
         note="puzzles have four rows; the source has nine",
     ),
     Claim(
         "Causal models learn a grammar better than masked",
         "Causal models learn a grammar better than masked language models.",
         "cfg",
-        "grammar",
-        "synthetic_questions",
-        "causal",
-        "masked",
+        Contrast("grammar", "synthetic_questions", "causal", "masked"),
         note="questions about what fits into a string; the source probes for the levels of the "
         "grammar",
     ),
@@ -141,10 +125,7 @@ CLAIMS = (
         "Spans are better than single tokens",
         "Restoring spans is slightly better than restoring single tokens, except for translation.",
         "t5",
-        "spans_or_tokens",
-        "finetune_to_write",
-        "spans",
-        "tokens",
+        Contrast("spans_or_tokens", "finetune_to_write", "spans", "tokens"),
         note="models write docstrings after fine-tuning; the source has GLUE, SQuAD and "
         "summarization",
     ),
@@ -152,129 +133,94 @@ CLAIMS = (
         "Masking 40% is better than 15%",
         "Masking 40% of the tokens is better than masking 15%.",
         "mask15",
-        "masking_rate",
-        "classify",
-        "40%",
-        "15%",
+        Contrast("masking_rate", "classify", "40%", "15%"),
         note="frozen states; the source fine-tunes",
     ),
     Claim(
         "A falling masking rate helps",
         "A masking rate that falls from 30% to 15% is better than 30% throughout.",
         "ankner",
-        "noise_schedule",
-        "finetune",
-        "falling, 30% to 15%",
-        "30%",
+        Contrast("noise_schedule", "finetune", "falling, 30% to 15%", "30%"),
     ),
     Claim(
         "New masks are as good as kept masks, or better",
         "Drawing new masks in every epoch is as good as keeping ten masks of each row, or slightly "
         "better.",
         "roberta",
-        "static_masks",
-        "loss_under",
-        "new masks",
-        "ten kept",
+        Contrast("static_masks", "loss_under", "new masks", "ten kept"),
         note="held-out loss; the source fine-tunes",
     ),
     Claim(
         "Next sentence prediction can be left out",
         "Leaving out next sentence prediction costs less than 0.05 accuracy.",
         "roberta",
-        "sentence_pairs",
-        "finetune",
-        "masked alone",
-        "with NSP",
-        margin=0.05,
+        Contrast("sentence_pairs", "finetune", "masked alone", "with NSP", margin=0.05),
     ),
     Claim(
         "Sentence order prediction helps with pairs",
         "Sentence order prediction helps tasks with two texts.",
         "albert",
-        "sentence_pairs",
-        "pairs",
-        "with SOP",
-        "masked alone",
+        Contrast("sentence_pairs", "pairs", "with SOP", "masked alone"),
         note="frozen states; the source fine-tunes",
     ),
     Claim(
         "Full sentences are better than segment pairs",
         "Full sentences are better than pairs of segments with next sentence prediction.",
         "roberta",
-        "input_formats",
-        "classify",
-        "full sentences",
-        "segment pairs, NSP",
+        Contrast("input_formats", "classify", "full sentences", "segment pairs, NSP"),
         note="frozen states; the source fine-tunes",
     ),
     Claim(
         "Larger batches are better on the same text",
         "Larger batches are better on the same text.",
         "roberta",
-        "batch_size",
-        "loss_under",
-        "64 rows",
-        "16 rows",
+        Contrast("batch_size", "loss_under", "64 rows", "16 rows"),
         note="learning rates grow with the square root of the batch; the source tunes them",
     ),
     Claim(
         "More text is better for the same steps",
         "More text is better, for the same number of steps.",
         "roberta",
-        "more_data",
-        "loss_under",
-        "all",
-        "20 documents",
+        Contrast("more_data", "loss_under", "all", "20 documents"),
         note="held-out loss; the source fine-tunes",
     ),
     Claim(
         "Masks that follow the model are better",
         "Masks that follow the model's predictions are better than random masks.",
         "amlm",
-        "adaptive_masks",
-        "finetune",
-        "adaptive",
-        "fixed",
+        Contrast("adaptive_masks", "finetune", "adaptive", "fixed"),
     ),
     Claim(
         "Early on, causal models represent words better",
         "After short training, causal models represent words better than masked models.",
         "clm_mlm",
-        "causal_against_masked",
-        "tag",
-        "causal",
-        "masked",
+        Contrast("causal_against_masked", "tag", "causal", "masked"),
         note="frozen states; the source fine-tunes",
     ),
     Claim(
         "Replaced tokens teach more than masks",
         "Replaced token detection learns more than masking from the same amount of text.",
         "electra",
-        "objectives",
-        "finetune",
-        "replaced tokens",
-        "masked",
+        Contrast("objectives", "finetune", "replaced tokens", "masked"),
     ),
     Claim(
         "Prefix decoders are better after fine-tuning",
         "After fine-tuning, a decoder that reads the given context from both sides is better than "
         "a causal decoder.",
         "t5",
-        "architectures_at_equal_parameters",
-        "finetune_to_write",
-        "prefix decoder",
-        "causal decoder",
+        Contrast(
+            "architectures_at_equal_parameters",
+            "finetune_to_write",
+            "prefix decoder",
+            "causal decoder",
+        ),
         note="answers to questions about a passage; the source averages many tasks",
     ),
     Claim(
         "Causal decoders use a context better than prefix",
         "Without further training, a causal decoder uses a context better than a prefix decoder.",
         "wang",
-        "prefix_or_causal",
-        "in_context",
-        "causal",
-        "prefix",
+        Contrast("prefix_or_causal", "in_context", "causal", "prefix"),
         note="labels of words in a list; the source prompts tasks",
     ),
     Claim(
@@ -282,59 +228,50 @@ CLAIMS = (
         "After fine-tuning, an encoder-decoder is better than a decoder with the same number of "
         "parameters.",
         "t5",
-        "architectures_at_equal_parameters",
-        "finetune_to_write",
-        "encoder-decoder",
-        "causal decoder",
+        Contrast(
+            "architectures_at_equal_parameters",
+            "finetune_to_write",
+            "encoder-decoder",
+            "causal decoder",
+        ),
         note="answers to questions about a passage; the source averages many tasks",
     ),
     Claim(
         "Causal decoders are better than encoder-decoders",
         "Without further training, a causal decoder is better than an encoder-decoder.",
         "wang",
-        "architectures_at_equal_parameters",
-        "loss_under (prefix_lm)",
-        "causal decoder",
-        "encoder-decoder",
+        Contrast(
+            "architectures_at_equal_parameters",
+            "loss_under (prefix_lm)",
+            "causal decoder",
+            "encoder-decoder",
+        ),
         note="the likelihood of text; the source prompts tasks",
     ),
     Claim(
         "UL2 is better than short spans alone",
         "UL2's mixture is better than short spans alone.",
         "ul2",
-        "ul2",
-        "finetune",
-        "UL2",
-        "R alone",
+        Contrast("ul2", "finetune", "UL2", "R alone"),
     ),
     Claim(
         "UL2 is better than causal language modeling",
         "UL2's mixture is better than causal language modeling.",
         "ul2",
-        "ul2",
-        "finetune",
-        "UL2",
-        "causal",
+        Contrast("ul2", "finetune", "UL2", "causal"),
     ),
     Claim(
         "Fill-in-the-middle costs less than 0.02 bits per byte",
         "Filling in the middle of half of the documents costs left-to-right prediction less than "
         "0.02 bits per byte.",
         "fim",
-        "fill_in_the_middle",
-        "bits_per_byte",
-        "50%",
-        "0%",
-        margin=0.02,
+        Contrast("fill_in_the_middle", "bits_per_byte", "50%", "0%", margin=0.02),
     ),
     Claim(
         "Four tokens ahead make small models worse",
         "Predicting four tokens ahead makes small models worse.",
         "mtp",
-        "tokens_ahead",
-        "bits_per_byte",
-        "1",
-        "4",
+        Contrast("tokens_ahead", "bits_per_byte", "1", "4"),
         note="the likelihood of text; the source has coding tasks",
     ),
     Claim(
@@ -342,10 +279,7 @@ CLAIMS = (
         "Without a loss on one token in four, a model memorizes fewer of the passages that it "
         "reads many times.",
         "goldfish",
-        "memorization",
-        "memorization",
-        "one in 4",
-        "causal",
+        Contrast("memorization", "memorization", "one in 4", "causal"),
         note="the source repeats whole documents 100 times, in models of 1.1B and 7B parameters",
     ),
     Claim(
@@ -353,39 +287,27 @@ CLAIMS = (
         "At equal FLOPs, a first phase on bags of six tokens lowers the loss of next-token "
         "prediction.",
         "superposition",
-        "superposition",
-        "bits_per_byte",
-        "bags of 6",
-        "causal",
+        Contrast("superposition", "bits_per_byte", "bags of 6", "causal"),
         note="the source trains models of 270M to 10B parameters",
     ),
     Claim(
         "Predicting token order helps",
         "Predicting the order of upcoming tokens helps.",
         "top",
-        "beyond_the_next_token",
-        "bits_per_byte",
-        "order",
-        "causal",
+        Contrast("beyond_the_next_token", "bits_per_byte", "order", "causal"),
         note="likelihood at equal FLOPs; the source has tasks at equal text",
     ),
     Claim(
         "Muon learns faster than AdamW",
         "Muon reaches a lower loss than AdamW in the same number of steps.",
         "optimizers",
-        "optimizers_causal",
-        "loss_under",
-        "Muon",
-        "AdamW",
+        Contrast("optimizers_causal", "loss_under", "Muon", "AdamW"),
     ),
     Claim(
         "SOAP learns faster than AdamW",
         "SOAP reaches a lower loss than AdamW in the same number of steps.",
         "optimizers",
-        "optimizers_causal",
-        "loss_under",
-        "SOAP",
-        "AdamW",
+        Contrast("optimizers_causal", "loss_under", "SOAP", "AdamW"),
     ),
     Claim(
         "A teacher teaches more than the text alone",
@@ -401,28 +323,21 @@ CLAIMS = (
         "Block diffusion has a better bound than masked",
         "Block diffusion has a better bound on the likelihood of text than masked diffusion.",
         "bd3lm",
-        "diffusion",
-        "bits_per_byte (bits per byte, upper bound)",
-        "blocks of 4",
-        "masked",
+        Contrast(
+            "diffusion", "bits_per_byte (bits per byte, upper bound)", "blocks of 4", "masked"
+        ),
     ),
     Claim(
         "Uniform noise is worse than masks",
         "Uniform noise is worse than masks.",
         "duo",
-        "diffusion",
-        "bits_per_byte (bits per byte, upper bound)",
-        "masked",
-        "uniform",
+        Contrast("diffusion", "bits_per_byte (bits per byte, upper bound)", "masked", "uniform"),
     ),
     Claim(
         "Cutting fewer documents is better",
         "Cutting as few documents as possible is better than cutting many.",
         "ding",
-        "packing",
-        "bits_per_byte",
-        "whole",
-        "concatenate",
+        Contrast("packing", "bits_per_byte", "whole", "concatenate"),
         note="the likelihood of text; the source has tasks",
     ),
     Claim(
@@ -430,10 +345,7 @@ CLAIMS = (
         "A mixture of experts is better than a dense decoder with the same number of active "
         "parameters.",
         "olmoe",
-        "experts",
-        "bits_per_byte",
-        "sparse",
-        "dense",
+        Contrast("experts", "bits_per_byte", "sparse", "dense"),
     ),
 )
 
@@ -442,110 +354,75 @@ CONTROLS = KEPT.name  # comparison of two models, one of which is known to be be
 
 
 class Verdict(NamedTuple):
-    """The verdict on a claim, with the measured difference, positive if it is as claimed."""
+    """The verdict on a contrast."""
 
-    claim: Claim
     verdict: str
     why: str = ""  # why the comparison is not informative
-    estimate: Estimate | None = None  # with its 95% confidence interval
-    corrected: Estimate | None = None  # the interval is corrected for all of the comparison
-    deviation: float = math.nan  # standard deviation of the difference over seeds
-    p: float = math.nan  # corrected for all differences of the comparison
-
-    @property
-    def in_deviations(self) -> tuple[float, float, float]:
-        """The difference and the ends of its corrected interval, in standard deviations."""
-        assert self.corrected is not None  # the caller has checked that it was measured
-        mean, low, high, _ = self.corrected
-        return mean / self.deviation, low / self.deviation, high / self.deviation
+    gain: Difference | None = None  # positive if `better` is better; None if it is not measured
 
 
-def verdicts(found: Found, claims: Sequence[Claim] = CLAIMS) -> list[Verdict]:
-    """Returns the verdict on each claim, by kind: reproduced claims first."""
+def verdicts(found: Found, claims: Sequence[Claim] = CLAIMS) -> list[tuple[Claim, Verdict]]:
+    """Returns each claim with its verdict, by kind: reproduced claims first."""
     order = (REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_INFORMATIVE, MISSING)
-    every = (verdict_on(found, claim) for claim in claims)
-    return sorted(every, key=lambda v: order.index(v.verdict))
+    every = [(claim, verdict_on(found, claim.contrast)) for claim in claims]
+    return sorted(every, key=lambda pair: order.index(pair[1].verdict))
 
 
-def verdict_on(found: Found, claim: Claim) -> Verdict:
-    summary = found.get(claim.comparison)
-    difference = _difference(summary, claim)
-    if summary is None or difference is None:
-        return Verdict(claim, MISSING)
-    level = LEVEL / max(len(summary.setup.looks), 1)
-    wider = at_level(difference.estimate, level, level / len(summary.differences))
-    one, corrected = (
-        _as_claimed(summary, difference, claim, x) for x in (difference.estimate, wider)
+def verdict_on(found: Found, contrast: Contrast) -> Verdict:
+    summary = found.get(contrast.comparison)
+    pair = {contrast.better, contrast.than}
+    measured = (
+        d
+        for d in (summary.differences if summary else ())
+        if d.figure == contrast.figure and {d.variant, d.other} == pair
     )
-    if claim.margin is None:
+    difference = next(measured, None)
+    if summary is None or difference is None:
+        return Verdict(MISSING)
+    gain = summary.gain(difference, contrast.better)
+    if contrast.margin is None:
         why = informative.why_not_informative(summary, difference)
-        verdict = _read(difference, one)
+        verdict = REPRODUCED if gain.estimate.mean > 0 else CONTRADICTED
+        verdict = verdict if difference.is_significant else INCONCLUSIVE
     else:
         controls = controls_in(found[CONTROLS]) if CONTROLS in found else ()
         why = informative.why_equality_is_not_shown(summary, difference, controls)
-        verdict = _read_margin(corrected, claim.margin)
-    verdict = NOT_INFORMATIVE if why else verdict
-    spread = deviation(difference.estimate, level)
-    return Verdict(claim, verdict, why, one, corrected, spread, difference.corrected)
-
-
-def _difference(summary: Summary | None, claim: Claim) -> Difference | None:
-    pair = {claim.better, claim.than}
-    some = summary.differences if summary else ()
-    return next(
-        (d for d in some if d.figure == claim.figure and {d.variant, d.other} == pair), None
-    )
-
-
-def _as_claimed(summary: Summary, d: Difference, claim: Claim, estimate: Estimate) -> Estimate:
-    """Returns an estimate of the difference that is positive if `claim.better` is better."""
-    sign = math.copysign(1, summary.gain(d)) * math.copysign(1, d.estimate.mean)
-    sign *= 1 if d.variant == claim.better else -1
-    low, high = sorted((sign * estimate.low, sign * estimate.high))
-    return estimate._replace(mean=sign * estimate.mean, low=low, high=high)
-
-
-def _read(difference: Difference, as_claimed: Estimate) -> str:
-    if not difference.is_significant:
-        return INCONCLUSIVE
-    return REPRODUCED if as_claimed.mean > 0 else CONTRADICTED
-
-
-def _read_margin(as_claimed: Estimate, margin: float) -> str:
-    """Returns the verdict on a claim of no difference, from the corrected interval."""
-    if as_claimed.low > -margin:
-        return REPRODUCED
-    return CONTRADICTED if as_claimed.high < -margin else INCONCLUSIVE
+        corrected = gain.corrected_estimate
+        verdict = CONTRADICTED if corrected.high < -contrast.margin else INCONCLUSIVE
+        verdict = REPRODUCED if corrected.low > -contrast.margin else verdict
+    return Verdict(NOT_INFORMATIVE if why else verdict, why, gain)
 
 
 def rows(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CLAIMS) -> str:
     """Returns the table of claims in Markdown; `cite` turns the key of a paper into a link."""
     heads = ["claim", "verdict", "difference", "SD (corrected 95% interval)", "p", "seeds, size"]
     lines = []
-    for v in verdicts(found, claims):
-        claim = f"{v.claim.claim} ({cite(v.claim.source)})"
-        if v.claim.note:
-            claim += f" Here: {v.claim.note}."
+    for claim, v in verdicts(found, claims):
+        text = f"{claim.claim} ({cite(claim.source)})"
+        if claim.note:
+            text += f" Here: {claim.note}."
         if v.why:
             # The row names the two variants.
             why = re.sub(r'neither ".*?" nor ".*?" is', "neither is", v.why)
-            claim += f" Reason: {escaped(why)}."
-        lines.append([claim, f"**{v.verdict.removesuffix(SIZE)}**", *_measured(found, v)])
+            text += f" Reason: {escaped(why)}."
+        cells = _measured(found, claim.contrast, v.gain)
+        lines.append([text, f"**{v.verdict.removesuffix(SIZE)}**", *cells])
     return table(heads, lines)
 
 
-def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
+def counts(found: Found) -> str:
     """Returns for example "We checked 23 claims: 9 are reproduced at this size and 14 are …"."""
-    some = [v.verdict for v in verdicts(found, claims)]
+    some = [v.verdict for _, v in verdicts(found)]
     kinds = {kind: some.count(kind) for kind in (*COLORS, MISSING)}
     words = [f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in kinds.items() if n]
     return f"We checked {len(some)} claims: {listed(words)}."
 
 
-def chosen_afterwards(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
+def chosen_afterwards(found: Found) -> str:
     """Returns what was chosen after results were known: margins, and seeds by their reports."""
-    margins = ", ".join(f"{c.comparison} {c.margin:g}" for c in claims if c.margin is not None)
-    used = {claim.comparison for claim in claims}
+    contrasts = [claim.contrast for claim in CLAIMS]
+    margins = ", ".join(f"{c.comparison} {c.margin:g}" for c in contrasts if c.margin is not None)
+    used = {contrast.comparison for contrast in contrasts}
     seeds = [name for name, one in found.items() if name in used and AFTER in one.setup.about]
     return (
         "    The claims, their eval metrics, the rules for verdicts and the margins "
@@ -555,51 +432,51 @@ def chosen_afterwards(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     )
 
 
-def effect(v: Verdict, unit: str) -> str:
+def effect(gain: Difference, unit: str) -> str:
     """Returns for example "+0.64 share"."""
-    assert v.estimate is not None  # the caller has checked that it was measured
-    return f"{_number(v.estimate.mean, v)} {unit.partition(',')[0].partition(' of ')[0]}"
+    return f"{_signed(gain.estimate)} {unit.partition(',')[0].partition(' of ')[0]}"
 
 
-def deviations(v: Verdict) -> str:
+def deviations(gain: Difference) -> str:
     """Returns for example "+5.8 (+1.4 to +10.2)"; "" if the seeds have no spread."""
-    if not math.isfinite(v.deviation):
+    if math.isnan(gain.deviation):
         return ""
-    mean, low, high = (number(x, 1, sign=True) for x in v.in_deviations)
+    mean, low, high = (number(x, 1, sign=True) for x in gain.in_deviations)
     return f"{mean} ({low} to {high})"
 
 
-def _measured(found: Found, v: Verdict) -> list[str]:
+def _measured(found: Found, c: Contrast, gain: Difference | None) -> list[str]:
     """Returns the cells of a measured difference, or the command that would measure it."""
-    claim = v.claim
-    if v.estimate is None:
-        return ["", "", "", f"`pretrax compare {claim.comparison}`"]
-    summary = found[claim.comparison]
-    column = summary.column(claim.figure)
-    margin = "" if claim.margin is None else f", margin {claim.margin:g}"
-    pair = f'{claim.figure}, "{claim.better}" compared with "{claim.than}"{margin}'
-    runs = [run for run in summary.trained if run.variant in (claim.better, claim.than)]
+    if gain is None:
+        return ["", "", "", f"`pretrax compare {c.comparison}`"]
+    summary = found[c.comparison]
+    column = summary.column(c.figure)
+    pair = f'{c.figure}, "{c.better}" compared with "{c.than}"{margin_words(c)}'
+    runs = [run for run in summary.trained if run.variant in (c.better, c.than)]
     size, tokens = (max(x) / 1e6 for x in zip(*((r.parameters, r.text_tokens) for r in runs)))
     tried = max((len(one.losses) for one in summary.tuned.values()), default=0)
     tuned = f"best of {tried} learning rates" if tried else "tuned"
     rates = tuned if summary.setup.tuned else "not tuned"
-    link = f"[report](comparisons/{claim.comparison}.md)"
     return [
-        f"**{effect(v, column.unit)}** at {escaped(pair)}",
-        deviations(v),
-        p_value_text(v.p),
-        f"{v.estimate.seeds} seeds, {size:.2g}M parameters, {tokens:.2g}M tokens, {rates} ({link})",
+        f"**{effect(gain, column.unit)}** at {escaped(pair)}",
+        deviations(gain),
+        p_value_text(gain.corrected),
+        f"{gain.estimate.seeds} seeds, {size:.2g}M parameters, {tokens:.2g}M tokens, {rates} "
+        f"([report](comparisons/{c.comparison}.md))",
     ]
 
 
-def _number(value: float, v: Verdict) -> str:
-    """Returns a signed number with two digits of the half width of the claim's interval."""
-    assert v.estimate is not None  # the caller has checked that it was measured
+def margin_words(contrast: Contrast) -> str:
+    return "" if contrast.margin is None else f", margin {contrast.margin:g}"
+
+
+def _signed(estimate: Estimate) -> str:
+    """Returns a mean with two digits of the half width of its interval."""
     # There is no interval for one seed or equal results.
-    sizes = (v.estimate.half_width, abs(v.estimate.mean))
+    sizes = (estimate.half_width, abs(estimate.mean))
     size = next((one for one in sizes if math.isfinite(one) and one), 0)
     places = max(0, 1 - math.floor(math.log10(size))) if size else 2
-    return number(value, places, sign=True)
+    return number(estimate.mean, places, sign=True)
 
 
 def picture(found: Found, narrow: bool = False) -> str:
@@ -609,14 +486,18 @@ def picture(found: Found, narrow: bool = False) -> str:
     right if it is as claimed. A tick marks the margin of a claim of no difference. In the narrow
     picture, which is for phones, the title and the effect of a claim stand above its interval.
     """
-    known = [v for v in verdicts(found) if math.isfinite(v.deviation)]
+    known = [
+        (claim, v.verdict, v.gain)
+        for claim, v in verdicts(found)
+        if v.gain is not None and math.isfinite(v.gain.deviation)
+    ]
     text_height = 0.5 if narrow else 0.0  # height of a title above its interval, in rows
 
     def draw(axes: Any) -> None:
         y = -1.0
         ticks: dict[float, str] = {}
         for verdict, color in COLORS.items():
-            some = [v for v in known if v.verdict == verdict]
+            some = [(claim, gain) for claim, kind, gain in known if kind == verdict]
             if not some:
                 continue
             y += 1.8 + text_height / 2
@@ -631,22 +512,24 @@ def picture(found: Found, narrow: bool = False) -> str:
             )
             top = y - 0.5 - text_height / 2
             axes.axhspan(top, top + len(some), color=color, alpha=0.07, linewidth=0)
-            for v in some:
-                mean, low, high = v.in_deviations
+            for claim, gain in some:
+                mean, low, high = gain.in_deviations
                 hollow = "none" if verdict == NOT_INFORMATIVE else color
                 axes.plot([low, high], [y, y], color=color, linewidth=1.6)
                 axes.plot(mean, y, "D", color=color, markersize=4.5, markerfacecolor=hollow)
-                if v.claim.margin is not None:
-                    axes.plot(-v.claim.margin / v.deviation, y, "|", color=INK, markersize=9)
-                column = found[v.claim.comparison].column(v.claim.figure)
+                if claim.contrast.margin is not None:
+                    axes.plot(
+                        -claim.contrast.margin / gain.deviation, y, "|", color=INK, markersize=9
+                    )
+                column = found[claim.contrast.comparison].column(claim.contrast.figure)
                 placed = dict(va="center", transform=axes.get_yaxis_transform())
-                written = effect(v, column.unit)
+                written = effect(gain, column.unit)
                 if narrow:
-                    axes.text(0, y - text_height, v.claim.title, **placed)
+                    axes.text(0, y - text_height, claim.title, **placed)
                     axes.text(1, y - text_height, written, ha="right", **placed)
                 else:
                     axes.text(1.01, y, written, **placed)
-                    ticks[y] = v.claim.title
+                    ticks[y] = claim.title
                 y += 1
             y -= 1
         axes.axvline(0, color=MUTED, linewidth=1, zorder=0)

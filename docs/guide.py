@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import claims
-from claims import Claim
+from claims import Contrast
 from tables import filled, table
 
 from pretrax.comparison import results
@@ -29,7 +29,7 @@ from pretrax.comparison.report.informative import why_not_informative
 from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.summary import Summary, summary_of
-from pretrax.comparison.statistics import LEVEL, Difference, deviation
+from pretrax.comparison.statistics import Difference
 from pretrax.objectives.catalog import run_of
 from pretrax.visualization.svg import FIRST, MUTED, SECOND, standalone
 from pretrax.visualization.svg import drawn as drawn_axes
@@ -109,7 +109,7 @@ class Task(NamedTuple):
     label: str  # the recommended objective
     objective: str  # its name in the catalog
     evidence: str  # published, with papers as {key} and the sizes of their models
-    checks: tuple[Claim, ...]  # what our comparisons measured about the recommendation
+    checks: tuple[Contrast, ...]  # what our comparisons measured about the recommendation
 
 
 class Setting(NamedTuple):
@@ -120,12 +120,6 @@ class Setting(NamedTuple):
     literature: str = ""  # published findings that no claim of the comparison states
 
 
-def check(
-    comparison: str, figure: str, better: str, than: str, margin: float | None = None
-) -> Claim:
-    return Claim("", "", "", comparison, figure, better, than, margin)
-
-
 TASKS = (
     Task(
         "generate text",
@@ -134,7 +128,7 @@ TASKS = (
         "Without further training, causal decoders are better than encoder-decoders and prefix "
         "decoders ({wang}, 5B).",
         (
-            check(
+            Contrast(
                 "architectures_at_equal_parameters",
                 "loss_under (prefix_lm)",
                 "causal decoder",
@@ -148,7 +142,7 @@ TASKS = (
         "causal_lm",
         "Few-shot learning improves with size ({gpt3}, 125M to 175B). Without further training, "
         "causal decoders use a context better ({wang}, 5B).",
-        (check("prefix_or_causal", "in_context", "causal", "prefix"),),
+        (Contrast("prefix_or_causal", "in_context", "causal", "prefix"),),
     ),
     Task(
         "classify sentences or pairs",
@@ -158,8 +152,8 @@ TASKS = (
         "after short training ({clm_mlm}, 210M to 1B). Next sentence prediction can be left out "
         "({roberta}, 110M).",
         (
-            check("objectives", "finetune", "masked", "causal"),
-            check("objectives", "pairs", "masked", "causal"),
+            Contrast("objectives", "finetune", "masked", "causal"),
+            Contrast("objectives", "pairs", "masked", "causal"),
         ),
     ),
     Task(
@@ -168,7 +162,7 @@ TASKS = (
         "masked_lm",
         "As for classification: masked LM is better after long training, and causal LM after short "
         "training such as ours ({clm_mlm}, 210M to 1B).",
-        (check("objectives", "tag", "masked", "causal"),),
+        (Contrast("objectives", "tag", "masked", "causal"),),
     ),
     Task(
         "answer questions",
@@ -178,13 +172,13 @@ TASKS = (
         "parameters ({t5}, 220M). A model that fills in blanks knows a fact in both directions "
         "({bico}).",
         (
-            check(
+            Contrast(
                 "architectures_at_equal_parameters",
                 "finetune_to_write",
                 "encoder-decoder",
                 "causal decoder",
             ),
-            check("reversal", "synthetic_questions", "span corruption", "causal"),
+            Contrast("reversal", "synthetic_questions", "span corruption", "causal"),
         ),
     ),
     Task(
@@ -194,8 +188,8 @@ TASKS = (
         "Restoring spans is slightly better than restoring single tokens, except for translation "
         "({t5}, 220M).",
         (
-            check("spans_or_tokens", "finetune_to_write", "spans", "tokens"),
-            check("spans_or_tokens", "finetune_to_write (translation)", "spans", "tokens"),
+            Contrast("spans_or_tokens", "finetune_to_write", "spans", "tokens"),
+            Contrast("spans_or_tokens", "finetune_to_write (translation)", "spans", "tokens"),
         ),
     ),
     Task(
@@ -205,10 +199,12 @@ TASKS = (
         "The model learns to infill, and its left-to-right loss is not measurably higher ({fim}, "
         "50M to 6.9B).",
         (
-            check("fill_in_the_middle", "infilling", "50%", "0%"),
-            check("brackets", "synthetic_answers", "fill in the middle, 50%", "span corruption"),
-            check("brackets", "synthetic_answers", "fill in the middle, 50%", "masked diffusion"),
-            check("fill_in_the_middle", "bits_per_byte", "50%", "0%", margin=0.02),
+            Contrast("fill_in_the_middle", "infilling", "50%", "0%"),
+            Contrast("brackets", "synthetic_answers", "fill in the middle, 50%", "span corruption"),
+            Contrast(
+                "brackets", "synthetic_answers", "fill in the middle, 50%", "masked diffusion"
+            ),
+            Contrast("fill_in_the_middle", "bits_per_byte", "50%", "0%", margin=0.02),
         ),
     ),
     Task(
@@ -217,7 +213,7 @@ TASKS = (
         "span_corruption",
         "Masked LM for a known number of tokens ({bert}, 110M to 340M), and span corruption for a "
         "span of unknown length ({t5}, up to 11B).",
-        (check("objectives", "fill_in", "span corruption", "masked"),),
+        (Contrast("objectives", "fill_in", "span corruption", "masked"),),
     ),
     Task(
         "embed and retrieve",
@@ -225,7 +221,7 @@ TASKS = (
         "contrastive",
         "The states of masked LM alone are poor embeddings; contrastive learning improves them "
         "({simcse}, 110M to 355M). It also improves causal models ({e5}, 7B).",
-        (check("objectives", "retrieve", "masked", "causal"),),
+        (Contrast("objectives", "retrieve", "masked", "causal"),),
     ),
     Task(
         "serve diverse tasks",
@@ -234,8 +230,8 @@ TASKS = (
         "UL2's mixture is better than short spans alone and than causal language modeling "
         "({ul2}, up to 20B).",
         (
-            check("ul2", "finetune", "UL2", "causal"),
-            check("ul2", "minimal_pairs", "UL2", "causal"),
+            Contrast("ul2", "finetune", "UL2", "causal"),
+            Contrast("ul2", "minimal_pairs", "UL2", "causal"),
         ),
     ),
     Task(
@@ -247,8 +243,8 @@ TASKS = (
         "than random masks ({amlm}). About twenty tokens per parameter ({chinchilla}, 70M to 16B) "
         "would be 5M parameters here.",
         (
-            check("objectives", "tag", "masked and causal", "masked"),
-            check("objectives", "word_in_context", "masked and causal", "masked"),
+            Contrast("objectives", "tag", "masked and causal", "masked"),
+            Contrast("objectives", "word_in_context", "masked and causal", "masked"),
         ),
     ),
 )
@@ -423,9 +419,9 @@ def published(found: Found, name: str) -> str:
     """Returns the part of a report that compares it with the literature, in Markdown."""
     (literature,) = [one.literature for one in SETTINGS if one.comparison == name] or [""]
     verdicts = [
-        f"- {v.claim.claim} ({paper_link(v.claim.source)}): **{v.verdict}**"
-        for v in claims.verdicts(found)
-        if v.claim.comparison == name
+        f"- {claim.claim} ({paper_link(claim.source)}): **{v.verdict}**"
+        for claim, v in claims.verdicts(found)
+        if claim.contrast.comparison == name
     ]
     links = (
         f"[How to read a report](../{READING}#read-a-report) · "
@@ -436,7 +432,6 @@ def published(found: Found, name: str) -> str:
 
 
 def measured(found: Found) -> str:
-    """Returns a sentence on the runs that the tables were drawn from."""
     runs = [run for comparison in found.values() for run in comparison.trained]
     if not runs:
         return "Nothing has been measured here yet."
@@ -455,7 +450,6 @@ def measured(found: Found) -> str:
 
 
 def certainty(found: Found) -> str:
-    """Returns how many of our checks agree with the recommendations."""
     every = [claims.verdict_on(found, one).verdict for task in TASKS for one in task.checks]
     counts = Counter(CHECKED[verdict] for verdict in every)
     return (
@@ -468,31 +462,29 @@ def certainty(found: Found) -> str:
 
 
 def by_task(found: Found) -> str:
-    """Returns the table with a recommendation for each task, and the evidence for it."""
     heads = ["I want to …", "Start with", "Published evidence (model size)", "Our check"]
     rows = []
     for one in TASKS:
         command = f"`pretrax train {run_of(one.objective)} --objective={one.objective}`"
         start = f"[{one.label}](objectives/{one.objective}.md)<br>{command}"
-        checked = "<br>".join(_checked(found, claim) for claim in one.checks)
+        checked = "<br>".join(_checked(found, contrast) for contrast in one.checks)
         rows.append([f"**{one.want}**", start, _cited(one.evidence), checked])
     return table(heads, rows)
 
 
-def _checked(found: Found, claim: Claim) -> str:
+def _checked(found: Found, c: Contrast) -> str:
     """Returns what a comparison says about a recommendation, with its effect and seeds."""
-    v = claims.verdict_on(found, claim)
-    if v.estimate is None:
-        return f"**none**: not measured yet, `pretrax compare {claim.comparison}`"
-    column = found[claim.comparison].column(claim.figure)
-    margin = "" if claim.margin is None else f", margin {claim.margin:g}"
-    deviations = f"{number(v.in_deviations[0], 1, sign=True)} SD, " * math.isfinite(v.deviation)
-    why = " (not informative)" if v.verdict == claims.NOT_INFORMATIVE else ""
+    verdict, _, gain = claims.verdict_on(found, c)
+    if gain is None:
+        return f"**none**: not measured yet, `pretrax compare {c.comparison}`"
+    size = claims.effect(gain, found[c.comparison].column(c.figure).unit)
+    deviations = f"{number(gain.in_deviations[0], 1, sign=True)} SD, "
+    deviations *= math.isfinite(gain.deviation)
+    why = " (not informative)" * (verdict == claims.NOT_INFORMATIVE)
     return (
-        f"**{CHECKED[v.verdict]}**{why}: {claims.effect(v, column.unit)} ({deviations}"
-        f"{v.estimate.seeds} seeds{margin}) at [{escaped(claim.figure)}]"
-        f"({COMPARISONS}/{claim.comparison}.md), "
-        + escaped(f'"{claim.better}" compared with "{claim.than}"')
+        f"**{CHECKED[verdict]}**{why}: {size} ({deviations}{gain.estimate.seeds} seeds"
+        f"{claims.margin_words(c)}) at [{escaped(c.figure)}]({COMPARISONS}/{c.comparison}.md), "
+        + escaped(f'"{c.better}" compared with "{c.than}"')
     )
 
 
@@ -509,7 +501,7 @@ def by_setting(found: Found) -> str:
         shown = [d for d in significant if not _is_only_better_trained(comparison, d)]
         if shown:
             d = min(shown, key=lambda d: d.corrected)
-            seeds = f"{abs(_in_deviations(comparison, d)):.1f} SD, {d.estimate.seeds} seeds"
+            seeds = f"{abs(d.in_deviations[0]):.1f} SD, {d.estimate.seeds} seeds"
             rest = f"{len(shown) - 1} of {len(comparison.differences) - 1}"
             better, worse = map(escaped, comparison.better_and_worse(d))
             difference = f"{wording.difference_size(d)} at {escaped(d.figure)}"
@@ -520,12 +512,6 @@ def by_setting(found: Found) -> str:
     heads = ["Worth changing", "better", "worse", "clearest difference", "size", "others"]
     lines = [f"**{group}:** {', '.join(links) or 'none'}." for group, links in groups.items()]
     return "\n\n".join((table(heads, worth), *lines))
-
-
-def _in_deviations(comparison: Summary, d: Difference) -> float:
-    """Returns the gain of a difference in standard deviations over seeds."""
-    level = LEVEL / max(len(comparison.setup.looks), 1)
-    return comparison.gain(d) / deviation(d.estimate, level)
 
 
 def _is_only_better_trained(comparison: Summary, d: Difference) -> bool:
@@ -550,7 +536,7 @@ def heat_map(comparison: Summary) -> str:
 
         for d in comparison.differences:
             x, y = figures.index(d.figure), variants.index(d.variant)
-            size = _in_deviations(comparison, d)
+            size = comparison.gain(d, d.variant).in_deviations[0]
             if not math.isfinite(size):  # one seed, or seeds without spread
                 continue
             # A cell is fully colored from eight standard deviations on.
@@ -575,7 +561,6 @@ def paper_link(key: str) -> str:
 
 
 def _cited(text: str) -> str:
-    """Returns a cell with its papers as links."""
     return text.format(**{key: paper_link(key) for key in PAPERS})
 
 

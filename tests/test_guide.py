@@ -175,7 +175,7 @@ def test_guide_covers_every_stored_comparison_and_cited_paper():
 
 def test_literature_is_stated_once_for_each_setting():
     """A report takes what a paper says from the claims, if there is a claim."""
-    claimed = {one.comparison for one in claims.CLAIMS}
+    claimed = {one.contrast.comparison for one in claims.CLAIMS}
     assert all(bool(one.literature) != (one.comparison in claimed) for one in guide.SETTINGS)
     text = (DOCS / guide.COMPARISONS / "fill_in_the_middle.md").read_text()
     assert next(one.claim for one in claims.CLAIMS if one.source == "fim") in text
@@ -196,18 +196,25 @@ def test_page_without_markers_is_rejected(tmp_path):
         guide.drawn(tmp_path)
 
 
+def claim_on(figure, better="40%", than="15%", margin=None):
+    """Returns a claim on a contrast of the comparison `masking_rate`."""
+    contrast = claims.Contrast("masking_rate", figure, better, than, margin)
+    return claims.Claim("So", "It is so.", "t5", contrast)
+
+
 def verdict(effect, better="40%", than="15%", figure="bits_per_byte"):
     """Returns the verdict on a claim for a given difference between 40% and 15%."""
     made = planted.results(["15%", "40%"], effects={("40%", figure): effect}, reference="15%")
-    claim = claims.Claim("So", "It is so.", "t5", "masking_rate", figure, better, than)
-    (one,) = claims.verdicts({"masking_rate": summary_of(made)}, [claim])
-    return one
+    contrast = claims.Contrast("masking_rate", figure, better, than)
+    return claims.verdict_on({"masking_rate": summary_of(made)}, contrast)
 
 
 def test_verdict_on_a_claim_follows_its_confidence_interval():
     lower = verdict(-0.5)  # fewer bits are better
     assert lower.verdict == claims.REPRODUCED
-    assert 0 < lower.corrected.low < lower.estimate.low < lower.estimate.mean
+    assert (
+        0 < lower.gain.corrected_estimate.low < lower.gain.estimate.low < lower.gain.estimate.mean
+    )
     assert verdict(-0.5, "15%", "40%").verdict == claims.CONTRADICTED
     assert verdict(+0.5).verdict == claims.CONTRADICTED
     assert verdict(+0.3, figure="classify").verdict == claims.REPRODUCED
@@ -216,19 +223,19 @@ def test_verdict_on_a_claim_follows_its_confidence_interval():
 
 def test_difference_between_two_variants_at_chance_is_not_informative():
     worse = {(variant, PAIRS): -0.4 for variant in ("15%", "40%")}  # chance is 0.5
-    claim = claims.Claim("So", "It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
     for effects in (worse | {("40%", PAIRS): -0.25}, worse):
         summary = summary_of(planted.results(["15%", "40%"], effects=effects, reference="15%"))
         for margin in (None, 0.9):
-            (one,) = claims.verdicts({"masking_rate": summary}, [claim._replace(margin=margin)])
+            contrast = claim_on(PAIRS, margin=margin).contrast
+            one = claims.verdict_on({"masking_rate": summary}, contrast)
             assert one.verdict == claims.NOT_INFORMATIVE
     assert summary.differences[0].is_significant is False
-    row = claims.rows({"masking_rate": summary}, guide.paper_link, [claim])
+    row = claims.rows({"masking_rate": summary}, guide.paper_link, [claim_on(PAIRS)])
     assert "is shown to be better than the baseline (0.5)" in row
 
 
 def test_claim_states_the_number_of_tuned_learning_rates():
-    claim = claims.Claim("So", "It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
+    claim = claim_on(PAIRS)
     made = planted.results(["15%", "40%"], reference="15%")
     row = claims.rows({"masking_rate": summary_of(made)}, guide.paper_link, [claim])
     assert "5 seeds, " in row and ", not tuned (" in row
@@ -261,11 +268,9 @@ def no_difference(effect, margin, control=2.0):
     """Returns the verdict on a claim that 40% is worse than 15% by less than a margin in bits."""
     effects = {("40%", "bits_per_byte"): effect, ("80%", "bits_per_byte"): control}
     made = planted.results(["15%", "40%", "80%"], effects=effects, reference="15%")
-    claim = claims.Claim(
-        "So", "It is so.", "t5", "masking_rate", "bits_per_byte", "40%", "15%", margin
-    )
+    claim = claim_on("bits_per_byte", margin=margin)
     summaries = {"masking_rate": summary_of(made)}
-    (one,) = claims.verdicts(summaries, [claim])
+    ((_, one),) = claims.verdicts(summaries, [claim])
     return one, claims.rows(summaries, guide.paper_link, [claim])
 
 
@@ -276,14 +281,14 @@ def test_claim_of_no_difference_is_reproduced_by_a_cost_below_the_margin():
     assert no_difference(0.0, 0.001)[0].verdict == claims.INCONCLUSIVE
     assert no_difference(0.9, 0.5)[0].verdict == claims.CONTRADICTED
     one, row = no_difference(0.0, 0.5)
-    assert ", margin 0.5 |" in row and math.isfinite(one.corrected.low)
+    assert ", margin 0.5 |" in row and math.isfinite(one.gain.corrected_estimate.low)
 
 
 def test_claim_of_no_difference_uses_the_corrected_interval():
     one, _ = no_difference(0.0, 0.5)
-    most = -one.corrected.low
-    assert most > -one.estimate.low  # end of the uncorrected interval
-    between = (most - one.estimate.low) / 2
+    most = -one.gain.corrected_estimate.low
+    assert most > -one.gain.estimate.low  # end of the uncorrected interval
+    between = (most - one.gain.estimate.low) / 2
     assert no_difference(0.0, most + 0.001)[0].verdict == claims.REPRODUCED
     assert no_difference(0.0, between)[0].verdict == claims.INCONCLUSIVE
 
@@ -299,7 +304,6 @@ def test_significant_difference_contradicts_a_claim_of_none_without_control():
 
 def test_claim_below_the_bag_of_words_or_at_a_grid_edge_is_not_informative():
     made = planted.results(["15%", "40%"], effects={("40%", PAIRS): 0.2}, reference="15%")
-    claim = claims.Claim("So", "It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
 
     def verdict(figures):
         more = [
@@ -309,8 +313,7 @@ def test_claim_below_the_bag_of_words_or_at_a_grid_edge_is_not_informative():
             for one in figures
         ]
         summary = summary_of(made._replace(measurements=[*made.measurements, *more]))
-        (found,) = claims.verdicts({"masking_rate": summary}, [claim])
-        return found.verdict
+        return claims.verdict_on({"masking_rate": summary}, claim_on(PAIRS).contrast).verdict
 
     words = made.measurements[0].figure._replace(name=PAIRS + BAG_OF_WORDS, better="neither")
     assert verdict([words._replace(value=0.6)]) == claims.REPRODUCED
@@ -320,26 +323,31 @@ def test_claim_below_the_bag_of_words_or_at_a_grid_edge_is_not_informative():
 
 
 def test_difference_of_one_seed_is_not_informative():
-    claim = claims.Claim("So", "It is so.", "t5", "masking_rate", "classify", "b", "a")
+    claim = claim_on("classify", "b", "a")
     summaries = {"masking_rate": summary_of(planted.results(["a", "b"], [0]))}
     assert "**not informative**" in claims.rows(summaries, guide.paper_link, [claim])
 
 
 def test_claim_without_results_shows_the_command():
     claim = claims.CLAIMS[0]
-    (one,) = claims.verdicts({}, [claim])
-    assert one.verdict == claims.MISSING
+    assert claims.verdict_on({}, claim.contrast).verdict == claims.MISSING
     table = claims.rows({}, guide.paper_link)
-    assert f"| **not measured yet** |  |  |  | `pretrax compare {claim.comparison}` |" in table
+    assert (
+        f"| **not measured yet** |  |  |  | `pretrax compare {claim.contrast.comparison}` |"
+        in table
+    )
 
 
-@pytest.mark.parametrize("claim", [*claims.CLAIMS, *CHECKS], ids=lambda claim: claim.title)
-def test_claim_names_variants_and_metrics_of_its_comparison(claim):
-    comparison = read_comparison(claim.comparison)
-    assert {claim.better, claim.than} <= set(comparison.variants)
-    assert comparison.reference in (None, claim.better, claim.than)
+CONTRASTS = dict.fromkeys([*(claim.contrast for claim in claims.CLAIMS), *CHECKS])
+
+
+@pytest.mark.parametrize("c", CONTRASTS, ids=lambda c: f"{c.comparison}, {c.figure}")
+def test_contrast_names_variants_and_metrics_of_its_comparison(c):
+    comparison = read_comparison(c.comparison)
+    assert {c.better, c.than} <= set(comparison.variants)
+    assert comparison.reference in (None, c.better, c.than)
     measured = [as_partial(y).function.__name__ for y in comparison.eval_metrics]
-    assert claim.figure.split(" (")[0] in measured
+    assert c.figure.split(" (")[0] in measured
 
 
 @functools.cache
@@ -360,8 +368,9 @@ def test_claim_figures_match_an_independent_recomputation():
 def test_claim_of_no_difference_states_its_margin():
     for claim in claims.CLAIMS:
         assert not re.search(r"costs? nothing|no harm|no cost", claim.claim)
-        if claim.margin is not None:
-            assert re.search(rf"less than {claim.margin:g}\b", claim.claim), claim.claim
+        margin = claim.contrast.margin
+        if margin is not None:
+            assert re.search(rf"less than {margin:g}\b", claim.claim), claim.claim
     assert not re.search(r"costs? nothing", (DOCS / guide.FOUND).read_text())
 
 
@@ -379,7 +388,7 @@ def test_readme_counts_match_the_stored_results():
     readme = " ".join((DOCS.parent / "README.md").read_text().split())
     runs = sum(len(summary.trained) for summary in found.values())
     assert f"{runs} runs in {len(found)} comparisons" in readme
-    verdicts = [v.verdict for v in claims.verdicts(found)]
+    verdicts = [v.verdict for _, v in claims.verdicts(found)]
     for verdict in (*claims.COLORS, claims.MISSING):
         count = verdicts.count(verdict)
         words = verdict.removesuffix(" at this size")

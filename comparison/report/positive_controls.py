@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import results
-from ..figures import HIGHER
 from ..statistics import Estimate
 from .summary import Summary, summary_of
 
@@ -34,13 +33,9 @@ class PositiveControl(NamedTuple):
 
 
 def controls_of(figure: str, directory: Path = KEPT) -> list[PositiveControl]:
-    """Returns the kept controls of the eval metric that measures a figure.
+    """Returns the kept controls of the eval metric that measures a figure, with any settings.
 
-    Other settings of the eval metric, such as another task, are included. The list is empty without
-    the folder docs/.
-
-    Args:
-      figure: name of the figure, such as "minimal_pairs" or "finetune (python_word_kinds)".
+    The list is empty without the folder docs/.
     """
     if results.read_setup(directory) is None:
         return []
@@ -49,15 +44,11 @@ def controls_of(figure: str, directory: Path = KEPT) -> list[PositiveControl]:
 
 
 def controls_in(summary: Summary) -> Iterator[PositiveControl]:
-    """Yields the controls of the figures of `positive_controls`."""
     parameters = max(run.parameters for run in summary.trained)
     for difference in summary.differences:
         column = summary.column(difference.figure)
         # The reference is the better model.
-        sign = -1 if column.better == HIGHER else 1
-        estimate = difference.estimate
-        low, high = sorted([sign * estimate.low, sign * estimate.high])
-        gain = Estimate(sign * estimate.mean, low, high, estimate.seeds)
+        gain = summary.gain(difference, difference.other).estimate
         yield PositiveControl(difference.figure, column.unit, gain, parameters)
 
 

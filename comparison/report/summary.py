@@ -16,8 +16,6 @@ _SETTINGS = re.compile(r" \(.*\)")  # for example " (power=4)", see `figures.lab
 
 
 class Column(NamedTuple):
-    """A figure of all variants."""
-
     name: str
     unit: str
     better: str
@@ -40,8 +38,6 @@ class Column(NamedTuple):
 
 
 class TunedVariant(NamedTuple):
-    """The tuning of a variant: the tried values, and the chosen value."""
-
     losses: Mapping[float, Sequence[float]]  # value, ascending -> loss in each of its rounds
 
     @property
@@ -86,15 +82,20 @@ class Summary(NamedTuple):
         (matching,) = (column for column in self.columns if column.name == figure)
         return matching
 
-    def gain(self, difference: Difference) -> float:
-        """Returns the mean difference, positive if the variant is better."""
-        sign = 1 if self.column(difference.figure).better == HIGHER else -1
-        return sign * difference.estimate.mean
+    def gain(self, difference: Difference, variant: str) -> Difference:
+        """Returns a difference whose estimates are positive if one of its variants is better."""
+        higher = self.column(difference.figure).better == HIGHER
+        if higher == (variant == difference.variant):
+            return difference
+        return difference._replace(
+            estimate=difference.estimate.negated,
+            corrected_estimate=difference.corrected_estimate.negated,
+        )
 
     def better_and_worse(self, difference: Difference) -> tuple[str, str]:
         """Returns the two variants of a difference, the one with the better mean first."""
         pair = (difference.variant, difference.other)
-        return pair if self.gain(difference) > 0 else pair[::-1]
+        return pair if self.gain(difference, pair[0]).estimate.mean > 0 else pair[::-1]
 
 
 def summary_of(results: Results) -> Summary:

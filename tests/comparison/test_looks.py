@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pretrax.comparison import comparing, results, statistics
+from pretrax.comparison import comparing, results
 from pretrax.comparison.comparison import check
 from pretrax.comparison.looks import check_looks, keep_looks
 from pretrax.comparison.report import wording
@@ -79,12 +79,11 @@ def test_each_look_has_its_share_of_the_level():
 
 
 @pytest.mark.slow
-def test_early_ending_keeps_false_claims_below_the_level(monkeypatch):
+def test_early_ending_keeps_false_claims_below_the_level():
     """A variant is compared with itself, with a smallest effect.
 
     The comparison ends if the difference is small, as well as if it is significant.
     """
-    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
     random, comparisons, false, early = np.random.default_rng(3), 400, 0, 0
     for _ in range(comparisons):
         all_figures = simulated(random, "ab", 2, seeds=LOOKS[-1])
@@ -114,7 +113,7 @@ def test_undecided_differences_depend_on_significance_and_smallest_effect():
     assert [d.figure for d in undecided(found, {"y": 0.45, "z": 1.0})] == ["z"]
     negative = differences(figures, "b")
     assert undecided(negative, {"y": 0.45}) == [] and len(undecided(negative, {"y": 0.44})) == 1
-    assert undecided([found[1]._replace(is_significant=True)], {}) == []
+    assert undecided([found[1]._replace(corrected=LEVEL)], {}) == []
     with refuses(ValueError, "x", "y", "z"):
         undecided(found, {"x": 1.0})
 

@@ -14,7 +14,6 @@ from pretrax.comparison.statistics import (
     holm,
     power,
     seeds_for,
-    seeds_needed,
 )
 from tests.comparison.simulations import SEEDS, at_most_five_in_a_hundred, simulated
 
@@ -26,14 +25,13 @@ def _warnings_are_errors():
         yield
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Leaves out the slowest part of a simulation, the number of seeds for the next comparison."""
-    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
+def values(sample):
+    """Returns values of two variants whose differences over seeds are the sample."""
+    return {"a": dict.fromkeys(range(len(sample)), 0.0), "b": dict(enumerate(sample))}
 
 
 @pytest.mark.slow
-def test_equal_variants_rarely_differ(quick):
+def test_equal_variants_rarely_differ():
     random = np.random.default_rng(0)
     comparisons = 1000
     false = sum(
@@ -44,7 +42,7 @@ def test_equal_variants_rarely_differ(quick):
 
 
 @pytest.mark.slow
-def test_correction_controls_errors_over_all_pairs_and_metrics(quick):
+def test_correction_controls_errors_over_all_pairs_and_metrics():
     random = np.random.default_rng(1)
     comparisons, uncorrected, corrected = 300, 0, 0
     for _ in range(comparisons):
@@ -57,13 +55,13 @@ def test_correction_controls_errors_over_all_pairs_and_metrics(quick):
 
 
 @pytest.mark.slow
-def test_planted_effect_is_found_with_the_stated_power(request):
+def test_planted_effect_is_found_with_the_stated_power():
     effect, family, comparisons = 1.5, 4, 300
     level = statistics.LEVEL / family
     sample = effect + np.array([-1, 1, -1, 1]) * math.sqrt(3 / 4)  # mean 1.5, deviation 1
-    seeds = seeds_needed(sample, level)
+    figures = {name: values(sample) for name in "wxyz"}
+    seeds = differences(figures, "a")[0].needed
     assert power(effect, seeds, level) >= 0.8 > power(effect, seeds - 1, level)
-    request.getfixturevalue("quick")
     random = np.random.default_rng(2)
     found = 0
     for _ in range(comparisons):
@@ -139,5 +137,6 @@ def test_power_rises_with_effect_and_seeds():
 
 
 def test_tiny_difference_has_no_number_of_needed_seeds():
-    assert seeds_needed(np.array([-1.0, 1.0, 0.01]), 0.05) is None
-    assert seeds_needed(np.array([1.0, 1.01]), 0.05) == 2
+    (tiny,) = differences({"y": values([-1.0, 1.0, 0.01])}, "a")
+    (clear,) = differences({"y": values([1.0, 1.01])}, "a")
+    assert tiny.needed is None and clear.needed == 2

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from pretrax.comparison import statistics
 from pretrax.comparison.statistics import differences
 from pretrax.corpora import synthetic_tasks
 
@@ -48,8 +47,7 @@ def found(questions, known, random) -> float:
 
 
 @pytest.mark.sampled
-def test_synthetic_questions_detect_planted_differences_only(questions, monkeypatch):
-    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)  # This takes most of the time.
+def test_synthetic_questions_detect_planted_differences_only(questions):
     random = np.random.default_rng(0)
     rarely = 0.05 + 3 * math.sqrt(0.05 * 0.95 / COMPARISONS)
     assert found(questions, (0.0, 0.0), random) <= rarely
