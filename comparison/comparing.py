@@ -29,7 +29,6 @@ from .facts import (
     check_unchanged,
     facts_of,
     plan_variants,
-    planned_runs,
 )
 from .failures import LOG, failure_of
 from .looks import check_looks, ends_early, keep_looks
@@ -61,6 +60,9 @@ ONE_SEED = (
     "One seed gives no intervals and does not show whether a difference holds for other seeds: "
     "give {}. Existing runs are kept."
 )
+
+
+RunTrials = Callable[[Sequence[Trial]], list[Trial]]  # runs missing parts, returns failed trials
 
 
 class Machines(NamedTuple):
@@ -105,7 +107,6 @@ class Compared:
         return summary_of(self.results)
 
     def __repr__(self) -> str:
-        """Returns the report as text."""
         text = io.StringIO()
         print_summary(make_console(text), self.summary)
         return text.getvalue()
@@ -175,9 +176,7 @@ def run_comparison(
 ) -> list[Trial]:
     """Runs the missing parts of a comparison and writes its report. Returns the failed trials.
 
-    Args:
-      trusted: modules that the run directories may name, see `settings.trust`.
-      only_pilot: whether to run and print only a pilot (`comparison.pilot`).
+    With `only_pilot`, only a pilot is run and printed (`comparison.pilot`).
     """
     if only_pilot:
         check_pilot(comparison.variants, comparison.seeds, comparison.has_budgets)
@@ -187,10 +186,8 @@ def run_comparison(
         check_budgets(comparison)
         start = starter(directory, machines.jobs)
     cores, *_ = cores_of_workers(None if machines.jobs else machines.workers)
-    known = facts_of(comparison)
-    runs = planned_runs(known, comparison)
+    check_unchanged(comparison, facts_of(comparison))
     with atomic_writes.locked(Path(directory) / LOCK, f"{directory} is compared"):
-        check_unchanged(comparison, runs, known)
         check_looks(comparison)
         atomic_writes.write_text(
             Path(directory) / run_directory.COMPARISON,
@@ -201,13 +198,9 @@ def run_comparison(
             print_warning(console, ONE_SEED.format(more_seeds(comparison.seeds)))
         facts = planned(console, comparison, cores)
         print_facts(console, facts)
-
-        def run(trials: Sequence[Trial]) -> list[Trial]:
-            return run_missing(console, machines, start, facts, trials)
-
-        runs = planned_runs(facts, comparison)
-        facts = tune(comparison, runs, facts, trusted, run)
-        trials = trials_of(comparison, runs, facts, trusted)
+        run = functools.partial(run_missing, console, machines, start)
+        facts = tune(comparison, facts, trusted, run)
+        trials = trials_of(comparison, facts, trusted)
         if only_pilot:
             return run_pilot(comparison, console, trials, run)
         trials, failed = run_to_the_last_look(comparison, trials, run)
@@ -218,12 +211,8 @@ def run_comparison(
 
 
 def run_pilot(
-    comparison: Comparison,
-    console: Console,
-    trials: Sequence[Trial],
-    run: Callable[[Sequence[Trial]], list[Trial]],
+    comparison: Comparison, console: Console, trials: Sequence[Trial], run: RunTrials
 ) -> list[Trial]:
-    """Runs the trials of a pilot and prints its findings. Returns the failed trials."""
     seeds = pilot_seeds(trials)
     trials = [trial for trial in trials if trial.seed in seeds]
     failed = run(trials)
@@ -239,9 +228,6 @@ def print_kept_pilot(
 ) -> None:
     """Prints what the kept results of a comparison say as a pilot. No run is needed.
 
-    Args:
-      smallest_effects: sizes of differences that replace those of the comparison, by figure.
-
     Raises ValueError for a directory without results, and for a comparison that has no pilot.
     """
     kept = results.read(directory)
@@ -255,7 +241,7 @@ def print_kept_pilot(
 
 
 def run_to_the_last_look(
-    comparison: Comparison, trials: Sequence[Trial], run: Callable[[Sequence[Trial]], list[Trial]]
+    comparison: Comparison, trials: Sequence[Trial], run: RunTrials
 ) -> tuple[list[Trial], list[Trial]]:
     """Runs trials up to the first look that decides all differences.
 
@@ -273,32 +259,26 @@ def run_to_the_last_look(
 
 
 def run_missing(
-    console: Console,
-    machines: Machines,
-    start: Start,
-    facts: Mapping[str, VariantFacts],
-    trials: Sequence[Trial],
+    console: Console, machines: Machines, start: Start, trials: Sequence[Trial]
 ) -> list[Trial]:
     """Runs the missing parts of trials. Returns the failed trials."""
     states = [trial.state for trial in trials]
     missing = [state.trial for state in states if not state.is_complete or state.refusals]
     if not missing:
         return []
-    shares = cores_of_runs(machines, facts, len(missing))
+    shares = cores_of_runs(machines, missing)
     with ComparisonProgress(console, missing, len(trials) - len(missing)) as progress:
         return run_trials(missing, start, shares, progress)
 
 
-def cores_of_runs(
-    machines: Machines, facts: Mapping[str, VariantFacts], runs: int
-) -> list[list[int]]:
+def cores_of_runs(machines: Machines, trials: Sequence[Trial]) -> list[list[int]]:
     """Returns the cores of each concurrent run.
 
     Raises ValueError if several runs would share TPUs.
     """
     if machines.jobs:
-        return [[0]] * (machines.workers or runs)  # the cluster's cores
-    platforms = {planned.platform for planned in facts.values()}
+        return [[0]] * (machines.workers or len(trials))  # the cluster's cores
+    platforms = {trial.facts.platform for trial in trials}
     if "tpu" in platforms and (machines.workers or 1) > 1:
         raise ValueError(
             f"Got --workers={machines.workers}, expected 1, since a TPU belongs to one process: "
@@ -312,11 +292,7 @@ def cores_of_runs(
 def planned(
     console: Console, comparison: Comparison, cores: Sequence[int]
 ) -> dict[str, VariantFacts]:
-    """Returns the facts of each variant.
-
-    Another process computes missing facts, on the cores of one worker, so that it can measure step
-    times.
-    """
+    """Returns the facts of each variant; a process like a worker's computes missing facts."""
     directory = comparison.directory
     log = Path(comparison.directory) / LOG
     if facts_of(comparison).keys() != trained_variants(comparison).keys():
@@ -332,7 +308,6 @@ def planned(
 
 
 def print_failed(console: Console, failed: Sequence[Trial]) -> None:
-    """Prints the reasons and logs of failed runs."""
     for trial in failed:
         failure = failure_of(trial.run.run_dir)
         log = Path(trial.run.run_dir) / LOG

@@ -89,21 +89,16 @@ def settings_text(run: Run) -> str:
 
 
 def tuning_text(comparison: Comparison) -> str:
-    """Returns the tuning of a comparison with its settings, on one line; "" without a tuning."""
     return "" if comparison.tuning is None else call_text(comparison.tuning)
 
 
-def check_unchanged(
-    comparison: Comparison, runs: Mapping[str, Run], planned: Mapping[str, VariantFacts]
-) -> None:
+def check_unchanged(comparison: Comparison, planned: Mapping[str, VariantFacts]) -> None:
     """Raises ValueError if variants were planned with another budget or other settings.
 
     Seeds, variants and eval metrics may change.
-
-    Args:
-      runs: the runs before tuning (`planned_runs`), since a tuned value replaces the variant's own.
     """
     variants = trained_variants(comparison)
+    runs = planned_runs(planned, comparison)
     for variant, facts in planned.items():
         settings = {
             "the budget": (facts.budget, call_text(variants[variant].budget)),
@@ -217,10 +212,9 @@ def check_nothing_left(comparison: Comparison, variant: str) -> None:
 
 
 def check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
-    """Raises ValueError if a variant cannot be tuned.
+    """Raises ValueError if the optimizer does not accept every value and the steps of every round.
 
-    The optimizer must accept every value, and the schedule the steps of a tuning trial. Each round
-    must take more steps than the previous round.
+    Each round must take more steps than the previous round.
     """
     if comparison.tuning is None:
         return

@@ -24,9 +24,9 @@ from ..training.run import Run, fields_of
 from ..training.saved.result import Result, local_result
 from .comparison import Comparison, folder_of
 from .eval_metrics import kept_figures
-from .eval_metrics.kept_figures import Measured
+from .eval_metrics.kept_figures import KeptFigures, Measured
 from .eval_metrics.subject import Subject
-from .facts import VariantFacts
+from .facts import VariantFacts, planned_runs
 from .failures import STOPPED, exit_status, failure_words
 from .figures import name_of_eval_metric
 from .measured_checkpoints import measured_steps, with_checkpoints
@@ -56,24 +56,22 @@ class Trial(NamedTuple):
         return Path(self.run.run_dir).relative_to(self.directory).as_posix()
 
     @property
-    def measured_steps(self) -> tuple[int, ...]:
-        """The steps of the measured checkpoints, the last first."""
-        return (self.run.steps, *self.earlier)
+    def kept(self) -> KeptFigures:
+        return KeptFigures(self.run.run_dir, self.run.corpus)
 
     @property
     def state(self) -> "TrialState":
-        """The current state of the trial, as read from the files of its run."""
         return TrialState(self)
 
 
+@dataclasses.dataclass
 class TrialState:
     """The state of a trial, as read from the files of its run.
 
     Each file is read at most once, on first use. `Trial.state` returns a newer state.
     """
 
-    def __init__(self, trial: Trial):
-        self.trial = trial
+    trial: Trial
 
     @functools.cached_property
     def metrics(self) -> list[dict[str, float]]:
@@ -84,9 +82,7 @@ class TrialState:
     def measured(self) -> Mapping[int, Sequence[Measured | None]]:
         """The result of each eval metric by the checkpoint's step; None if not yet measured."""
         trial = self.trial
-        return kept_figures.read_measured(
-            trial.run.run_dir, trial.measured_steps, trial.eval_metrics, trial.run.corpus
-        )
+        return trial.kept.read((trial.run.steps, *trial.earlier), trial.eval_metrics)
 
     @functools.cached_property
     def result(self) -> Result | None:
@@ -152,26 +148,19 @@ class TrialState:
 
 
 def trials_of(
-    comparison: Comparison,
-    runs: Mapping[str, Run],
-    facts: Mapping[str, VariantFacts],
-    trusted: Sequence[str] = (),
+    comparison: Comparison, facts: Mapping[str, VariantFacts], trusted: Sequence[str] = ()
 ) -> list[Trial]:
-    """Returns the trials of a comparison, ordered by seed.
+    """Returns the trials of the planned variants, ordered by seed.
 
-    A tuned variant has the value that its tuning trials have chosen.
-
-    A corpus with a seed gets the trial's seed, so all variants of a seed read documents in the same
-    order.
-
-    Args:
-      runs: the run of each variant before tuning; its directory, seed and steps are set here.
+    A tuned variant has its chosen value. A corpus with a seed gets the trial's seed, so all
+    variants of a seed read documents in the same order.
     """
     trials = []
+    runs = planned_runs(facts, comparison)
     tuning = comparison.tuning and comparison.tuning()
     for seed in comparison.seeds:
-        for variant, run in runs.items():
-            planned = facts[variant]
+        for variant, planned in facts.items():
+            run = runs[variant]
             if tuning:
                 run = with_value(tuning, run, planned.tuned)
             run = dataclasses.replace(run, steps=planned.steps)
@@ -205,11 +194,7 @@ def trusted_modules(run: Run, trusted: Sequence[str]) -> tuple[str, ...]:
 
 
 def _seeded_corpus(corpus: Callable, seed: int) -> Callable:
-    """Returns the corpus with the seed that sets the order of its documents.
-
-    The inner corpus of a wrapper (`corpora.validation_split`) is seeded. A corpus without a seed is
-    unchanged.
-    """
+    """Returns the corpus, or the inner corpus of a wrapper, with the seed of its order."""
     partial = as_partial(corpus)
     if "seed" in (parameters(partial.function) or {}):
         return Partial(partial.function, **{**partial.settings, "seed": seed})
@@ -227,7 +212,7 @@ def train_and_measure(trial: Trial) -> int:
     enable_compilation_cache()
 
     def work() -> int:
-        kept_figures.remember_versions(trial.eval_metrics, trial.run.corpus)
+        _ = trial.state.measured  # Remember the versions of modules, whose files may soon change.
         if not trial.state.is_trained:
             _link_shared(trial.directory, trial.run.run_dir)
             console = PrintableConsole(width=120)
@@ -259,15 +244,12 @@ def _measure(trial: Trial) -> None:
     """Takes the missing measurements of a run, including earlier rejections.
 
     An eval metric rejects a run with a ValueError, and the reason is kept. Any other exception is a
-    failure.
-
-    Raises ValueError, naming the eval metrics that failed, after all others have measured.
+    failure, which is raised after all other eval metrics have measured.
     """
-    run = trial.run
     broken = []
-    kept_figures.forget_refusals(run.run_dir)
+    trial.kept.forget_refusals()
     for step, step_results in trial.state.measured.items():
-        subject = Subject(run.run_dir, step, trial.trusted)
+        subject = Subject(trial.run.run_dir, step, trial.trusted)
         for eval_metric, measured in zip(trial.eval_metrics, step_results):
             if measured is not None:
                 continue
@@ -282,6 +264,6 @@ def _measure(trial: Trial) -> None:
                 traceback.print_exc()
                 broken.append(f"The eval metric {name}: {failure_words(error)}")
                 continue
-            kept_figures.write_measured(run.run_dir, step, eval_metric, measured, run.corpus)
+            trial.kept.write(step, eval_metric, measured)
     if broken:
         raise ValueError(" ".join(dict.fromkeys(broken)))

@@ -15,7 +15,7 @@ from ..settings.partial import Partial
 from ..training.heldout_scores import total_loss
 from ..training.run import Run
 from .comparison import Comparison, folder_of
-from .facts import VariantFacts, write_facts
+from .facts import VariantFacts, planned_runs, write_facts
 from .failures import failure_of, has_diverged
 from .results import TuningTrial, read_tuning_trials, write_tuning_trials
 from .trials import Trial, seeded, trusted_modules
@@ -25,16 +25,13 @@ from .variants import TUNING
 
 def tune(
     comparison: Comparison,
-    runs: Mapping[str, Run],
     facts: Mapping[str, VariantFacts],
     trusted: Sequence[str],
     run_all: Callable[[Sequence[Trial]], Any],
 ) -> dict[str, VariantFacts]:
     """Returns the facts of the variants, each with the value that its tuning trials have chosen.
 
-    Args:
-      runs: the run of each variant before tuning (`facts.planned_runs`).
-      run_all: trains the incomplete trials of a sequence, and waits for them.
+    `run_all` trains the incomplete trials of a sequence, and waits for them.
 
     Raises ValueError if a tuning trial failed without divergence, or all trials of a variant
     diverged.
@@ -44,6 +41,7 @@ def tune(
     if comparison.tuning is None or not pending:
         return dict(facts)
     tuning: Tuning = comparison.tuning()
+    runs = planned_runs(facts, comparison)
     left = {variant: values_for(tuning, runs[variant]) for variant in pending}
     for number, _ in enumerate(tuning.shares):
         undecided = {variant: values for variant, values in left.items() if len(values) > 1}

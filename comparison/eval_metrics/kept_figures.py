@@ -28,9 +28,6 @@ class Measured(NamedTuple):
     refusal: str  # why the eval metric cannot measure the run, or ""
 
 
-Line = Mapping[str, Any]
-
-
 def measure(eval_metric: Callable, subject: Subject) -> tuple[Figure, ...]:
     """Returns the figures of an eval metric.
 
@@ -60,10 +57,7 @@ def measure(eval_metric: Callable, subject: Subject) -> tuple[Figure, ...]:
 
 
 def _checked(name: str, figures: Any) -> list[Figure]:
-    """Returns an eval metric's figures.
-
-    Raises ValueError if reports would misread them.
-    """
+    """Returns an eval metric's figures; raises ValueError if reports would misread them."""
     if not isinstance(figures, list | tuple) or not figures:
         raise ValueError(f"{name} returned {figures!r}, expected a list of figures, at least one.")
     for figure in figures:
@@ -86,90 +80,66 @@ def _checked(name: str, figures: Any) -> list[Figure]:
     ]
 
 
-def read_measured(
-    run_dir: str,
-    steps: Iterable[int],
-    eval_metrics: Sequence[Callable],
-    corpus: Callable | None = None,
-) -> dict[int, list[Measured | None]]:
-    """Returns the latest measurement of each checkpoint by each eval metric.
+class KeptFigures(NamedTuple):
+    """The measurements that the directory of a run keeps."""
 
-    A measurement is None if the eval metric's current version and settings have not measured the
-    checkpoint.
+    run_dir: str
+    corpus: Callable | None = None  # the factory of the run's corpus
 
-    Args:
-      corpus: the factory of the run's corpus.
+    @property
+    def _path(self) -> Path:
+        return Path(self.run_dir) / run_directory.EVALUATION / run_directory.FIGURES
 
-    Raises ValueError, naming the file and the line, if it is damaged.
-    """
-    kept = _kept(run_dir)[::-1]
+    def read(
+        self, steps: Iterable[int], eval_metrics: Sequence[Callable]
+    ) -> dict[int, list[Measured | None]]:
+        """Returns the latest measurement of each checkpoint by each eval metric.
 
-    def latest(step: int, eval_metric: Callable) -> Measured | None:
-        wanted = _line(step, eval_metric, corpus).items()
-        return next((measured for line, measured in kept if wanted <= line.items()), None)
+        A measurement is None if the eval metric's current version and settings have not measured
+        the checkpoint. Raises ValueError, naming the file and the line, for a damaged file.
+        """
+        kept = self._lines()[::-1]
 
-    return {step: [latest(step, eval_metric) for eval_metric in eval_metrics] for step in steps}
+        def latest(step: int, eval_metric: Callable) -> Measured | None:
+            wanted = self._key(step, eval_metric).items()
+            return next((measured for line, measured in kept if wanted <= line.items()), None)
 
+        return {step: [latest(step, eval_metric) for eval_metric in eval_metrics] for step in steps}
 
-def write_measured(
-    run_dir: str,
-    step: int | None,
-    eval_metric: Callable,
-    measured: Measured,
-    corpus: Callable | None = None,
-) -> None:
-    """Adds the measurement of a checkpoint by an eval metric to the file of the run."""
-    figures = [figure._asdict() for figure in measured.figures]
-    line = _line(step, eval_metric, corpus) | {"figures": figures, "refusal": measured.refusal}
-    write_lines(_path(run_dir), [*(kept for kept, _ in _kept(run_dir)), line])
+    def write(self, step: int | None, eval_metric: Callable, measured: Measured) -> None:
+        figures = [figure._asdict() for figure in measured.figures]
+        line = self._key(step, eval_metric) | {"figures": figures, "refusal": measured.refusal}
+        write_lines(self._path, [*(kept for kept, _ in self._lines()), line])
 
+    def forget_refusals(self) -> None:
+        """Drops rejections, whose cause may be gone, such as missing files."""
+        kept = self._lines()
+        if any(measured.refusal for _, measured in kept):
+            write_lines(self._path, [line for line, measured in kept if not measured.refusal])
 
-def forget_refusals(run_dir: str) -> None:
-    """Drops rejections, whose cause may be gone, such as missing files."""
-    kept = _kept(run_dir)
-    if any(measured.refusal for _, measured in kept):
-        write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])
+    def _lines(self) -> list[tuple[Mapping[str, Any], Measured]]:
+        def with_measured(line: Mapping[str, Any]) -> tuple[Mapping[str, Any], Measured]:
+            figures = (from_fields(Figure, fields, "value") for fields in line["figures"])
+            return line, Measured(tuple(figures), line["refusal"])
 
+        return read_lines(self._path, with_measured) if self._path.exists() else []
 
-def _line(step: int | None, eval_metric: Callable, corpus: Callable | None) -> dict[str, Any]:
-    line = {
-        "eval_metric": as_partial(eval_metric).function.__name__,
-        "step": step,
-        "settings": settings_of_eval_metric(eval_metric),
-    }
-    return line | _versions(eval_metric, corpus)
+    def _key(self, step: int | None, eval_metric: Callable) -> dict[str, Any]:
+        """Returns the fields of a line that a measurement depends on.
 
-
-def _versions(eval_metric: Callable, corpus: Callable | None) -> dict[str, int | None]:
-    """Returns the versions of the eval metric and of the corpus's synthetic task, if it has one."""
-    versions = {"version": version_of(as_partial(eval_metric).function)}
-    task = None if corpus is None else as_partial(corpus).settings.get("task")
-    if task is not None:
-        versions["task_version"] = version_of(as_partial(task).function)
-    return versions
-
-
-def _path(run_dir: str) -> Path:
-    return Path(run_dir) / run_directory.EVALUATION / run_directory.FIGURES
-
-
-def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
-    def measured(line: Line) -> tuple[Line, Measured]:
-        return line, Measured(
-            tuple(from_fields(Figure, fields, "value") for fields in line["figures"]),
-            line["refusal"],
+        The versions are those of the eval metric and of the corpus's synthetic task, if it has one.
+        """
+        function = as_partial(eval_metric).function
+        key = {
+            "eval_metric": function.__name__,
+            "step": step,
+            "settings": settings_of_eval_metric(eval_metric),
+            "version": version_of(function),
+        }
+        task = None if self.corpus is None else as_partial(self.corpus).settings.get("task")
+        return (
+            key if task is None else key | {"task_version": version_of(as_partial(task).function)}
         )
-
-    return read_lines(_path(run_dir), measured) if _path(run_dir).exists() else []
-
-
-def remember_versions(eval_metrics: Iterable[Callable], corpus: Callable | None) -> None:
-    """Reads the versions that `write_measured` will keep.
-
-    Call it before training, during which files of modules may change.
-    """
-    for eval_metric in eval_metrics:
-        _versions(eval_metric, corpus)
 
 
 def version_of(function: Callable) -> int | None:

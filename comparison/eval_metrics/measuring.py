@@ -14,7 +14,7 @@ from ...settings.partial import Partial, parameters
 from ...settings.printable import plain_table, print_note
 from ..figures import Figure
 from . import EVAL_METRICS
-from .kept_figures import Measured, measure, write_measured
+from .kept_figures import KeptFigures, Measured, measure
 from .subject import Subject
 
 
@@ -61,8 +61,8 @@ def measured(subject: Subject, chosen: Mapping[str, Partial]) -> list[Figure]:
     figures: list[Figure] = []
     for eval_metric in chosen.values():
         metric_figures = measure(eval_metric, subject)
-        kept = Measured(metric_figures, "")
-        write_measured(subject.directory, subject.step, eval_metric, kept, subject.corpus)
+        kept = KeptFigures(subject.directory, subject.corpus)
+        kept.write(subject.step, eval_metric, Measured(metric_figures, ""))
         figures += metric_figures
     return figures
 
@@ -74,7 +74,6 @@ def print_measured(
     trusted: Sequence[str],
     chosen: Mapping[str, Partial],
 ) -> None:
-    """Measures the checkpoints of these steps, and prints a table of figures with their notes."""
     table = plain_table("step", "figure", "value", "baseline", "unit", text=("figure", "unit"))
     notes = []
     for step in steps:

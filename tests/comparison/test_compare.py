@@ -270,7 +270,7 @@ def test_unfinished_run_has_no_cost_and_no_figures(copied_comparison):
     atomic_writes.write_record(result, atomic_writes.read_json(result) | {"finished": False})
     comparison = read_comparison(file, trusted=["tests"])
     facts_of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
-    found = results_of(comparison, trials_of(comparison, runs_of_variants(comparison), facts_of))
+    found = results_of(comparison, trials_of(comparison, facts_of))
     seeds = [(run.variant, run.seed) for run in found.runs]
     assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
 
@@ -280,7 +280,7 @@ def test_trial_state_reads_each_file_once(copied_comparison):
     """Data that was read before stays unchanged, although the files are gone."""
     comparison = read_comparison(copied_comparison[0], trusted=["tests"])
     facts_of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
-    trial, *_ = trials_of(comparison, runs_of_variants(comparison), facts_of)
+    trial, *_ = trials_of(comparison, facts_of)
     state = trial.state
     assert state.is_complete and state.last_step == trial.run.steps
     names = set(state.evaluation_metrics)
@@ -420,12 +420,12 @@ def test_worker_share_of_gpu_memory_equals_its_share_of_the_cores(tmp_path, monk
 
 
 def test_parallel_workers_on_a_tpu_are_rejected():
-    planned = {"a": small.facts(6)._replace(platform="tpu")}
+    trials_on_tpu = [SimpleNamespace(facts=small.facts(6)._replace(platform="tpu"))] * 4
     with refuses(ValueError, "--workers=2"):
-        comparing.cores_of_runs(comparing.Machines(workers=2), planned, runs=4)
+        comparing.cores_of_runs(comparing.Machines(workers=2), trials_on_tpu)
     for workers in (None, 1):
         machines = comparing.Machines(workers=workers)
-        assert len(comparing.cores_of_runs(machines, planned, runs=4)) == 1
+        assert len(comparing.cores_of_runs(machines, trials_on_tpu)) == 1
 
 
 EVAL_METRIC = """
@@ -474,7 +474,7 @@ def test_figures_of_code_that_changed_meanwhile_are_measured_again(written, monk
 def test_failure_note_names_the_missing_steps_or_figures(copied_comparison, monkeypatch):
     comparison = read_comparison(copied_comparison[0], trusted=["tests"])
     facts_of = {v: read_facts(comparison.directory, v) for v in comparison.variants}
-    trial, *_ = trials_of(comparison, runs_of_variants(comparison), facts_of)
+    trial, *_ = trials_of(comparison, facts_of)
 
     def noted(trial, status=0) -> str:
         worker_processes.note_failure(trial, status)
@@ -588,9 +588,8 @@ def test_cluster_job_reports_failures_and_rejections(copied_comparison):
     """Jobs run by submitit's executor of processes on this machine."""
     file, _ = copied_comparison
     comparison = read_comparison(file, ["small.norm.power = 4"])
-    runs = {"small": runs_of_variants(comparison)["small"]}
     trusted = ("tests.training.tiny", "tests.comparison.small")
-    trial, *_ = trials_of(comparison, runs, {"small": small.facts(6)}, trusted)
+    trial, *_ = trials_of(comparison, {"small": small.facts(6)}, trusted)
     trial = trial._replace(eval_metrics=(small.refusing, len))
     start = cluster.starter(comparison.directory, cluster.JobOptions(minutes=5), cluster="local")
     failed = worker_processes.run_trials(

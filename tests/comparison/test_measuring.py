@@ -12,7 +12,7 @@ import pytest
 
 from pretrax.comparison import results
 from pretrax.comparison.eval_metrics import EVAL_METRICS, kept_figures, measuring
-from pretrax.comparison.eval_metrics.kept_figures import Measured, read_measured, write_measured
+from pretrax.comparison.eval_metrics.kept_figures import KeptFigures, Measured
 from pretrax.comparison.figures import LOWER, Figure
 from pretrax.corpora import synthetic_documents
 from pretrax.inference.prompting.windows import BeyondTraining
@@ -99,7 +99,7 @@ def test_ambiguous_figures_are_rejected(returned, values):
 
 def last_of(run_dir, step, eval_metric):
     """Returns the latest measurement of one eval metric."""
-    ((measured,),) = read_measured(run_dir, [step], [eval_metric]).values()
+    ((measured,),) = KeptFigures(run_dir).read([step], [eval_metric]).values()
     return measured
 
 
@@ -108,7 +108,7 @@ def test_array_values_are_stored_as_numbers(tmp_path):
     part = of_array._replace(name="sized/part", baseline=math.nan)
     figure, part = kept_figures.measure(named_sized([of_array, part]), None)
     assert json.dumps(figure.baseline) == "2.0" and part.baseline is None
-    write_measured(str(tmp_path), 3, sized, Measured((figure,), ""))
+    KeptFigures(str(tmp_path)).write(3, sized, Measured((figure,), ""))
     assert last_of(str(tmp_path), 3, sized).figures[0].value == 0.5
 
 
@@ -116,7 +116,7 @@ def test_latest_figures_of_a_step_are_read(tmp_path):
     eval_metric, run = Partial(sized, times=2), str(tmp_path)
     for step, value in ((3, 1.0), (3, 2.0), (4, float("nan"))):
         figure = Figure("sized", value, "layers", LOWER)
-        write_measured(run, step, eval_metric, Measured((figure,), ""))
+        KeptFigures(run).write(step, eval_metric, Measured((figure,), ""))
     assert last_of(run, 3, eval_metric).figures[0].value == 2.0
     assert math.isnan(last_of(run, 4, eval_metric).figures[0].value)
     assert last_of(run, 5, eval_metric) is last_of(run, 3, sized) is None
@@ -138,7 +138,7 @@ def test_changed_eval_metric_file_is_measured_again(tmp_path, monkeypatch):
 
     code = "def mine(subject):\n    return 1\n"
     first = mine(code)
-    write_measured(str(tmp_path), 3, first, Measured((), "no such model"))
+    KeptFigures(str(tmp_path)).write(3, first, Measured((), "no such model"))
     (tmp_path / "eval_metrics_of_measuring.py").write_text("half of an update")
     assert last_of(str(tmp_path), 3, first).refusal  # the code that this process has imported
     assert last_of(str(tmp_path), 3, mine(code)).refusal
@@ -150,7 +150,7 @@ def test_figures_version_takes_precedence_over_the_file(tmp_path, monkeypatch):
         return module_of(tmp_path, monkeypatch, "versions_of_measuring", text).mine
 
     code = "FIGURES_VERSION = 1\n\n\ndef mine(subject):\n    return 1\n"
-    write_measured(str(tmp_path), 3, mine(code), Measured((), "no such model"))
+    KeptFigures(str(tmp_path)).write(3, mine(code), Measured((), "no such model"))
     assert last_of(str(tmp_path), 3, mine(f"{code}# a comment\n")).refusal
     assert last_of(str(tmp_path), 3, mine(code.replace("VERSION = 1", "VERSION = 22"))) is None
 
@@ -161,14 +161,14 @@ def test_run_with_a_changed_synthetic_task_is_measured_again(tmp_path, monkeypat
         return Partial(synthetic_documents, task=task)
 
     code, run = "def drawn(*, seed):\n    return 1\n", str(tmp_path)
-    write_measured(run, 3, sized, Measured((), "no such model"), corpus(code))
-    assert read_measured(run, [3], [sized], corpus(code))[3][0].refusal
-    assert read_measured(run, [3], [sized], corpus(code.replace("1", "22"))) == {3: [None]}
+    KeptFigures(run, corpus(code)).write(3, sized, Measured((), "no such model"))
+    assert KeptFigures(run, corpus(code)).read([3], [sized])[3][0].refusal
+    assert KeptFigures(run, corpus(code.replace("1", "22"))).read([3], [sized]) == {3: [None]}
 
 
 def test_line_without_a_version_is_measured_again(tmp_path):
     """An earlier pretrax stored a checksum of the code instead of a version."""
-    write_measured(str(tmp_path), 3, sized, Measured((), "no such model"))
+    KeptFigures(str(tmp_path)).write(3, sized, Measured((), "no such model"))
     file = tmp_path / "evaluation/eval_metrics.jsonl"
     (line,) = results.read_lines(file, dict)
     results.write_lines(file, [{k: x for k, x in line.items() if k != "version"} | {"code": "ab"}])

@@ -109,7 +109,7 @@ def test_malformed_figures_name_their_file(tmp_path, content):
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation/eval_metrics.jsonl").write_text(content)
     with refuses(ValueError, "eval_metrics.jsonl", "1"):
-        kept_figures.read_measured(str(tmp_path), [3], [])
+        kept_figures.KeptFigures(str(tmp_path)).read([3], [])
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl"])

@@ -13,7 +13,6 @@ from pretrax.comparison.comparison import check
 from pretrax.comparison.facts import (
     VariantFacts,
     check_unchanged,
-    planned_runs,
     read_facts,
     settings_text,
 )
@@ -179,12 +178,11 @@ def run_all(trials) -> None:
 
 def test_variant_is_trained_with_the_value_of_lowest_tuning_loss(compared):
     one, planned = compared
-    tuned = tune(one, planned_runs(planned, one), planned, (), run_all)
+    tuned = tune(one, planned, (), run_all)
     assert {v: of.tuned for v, of in tuned.items()} == {"small": 0.009, "large/2": 0.01}
     assert {v: read_facts(one.directory, v) for v in tuned} == tuned
-    runs = planned_runs(tuned, one)
-    check_unchanged(one, runs, tuned)
-    for trial in trials.trials_of(one, runs, tuned):
+    check_unchanged(one, tuned)
+    for trial in trials.trials_of(one, tuned):
         chosen = dict(flattened("", trial.run.optimizer))[".learning_rate.peak"]
         assert chosen == {"small": 0.009, "large/2": 0.01}[trial.variant]
     tuning_trials = read_tuning_trials(one.directory)
@@ -192,7 +190,7 @@ def test_variant_is_trained_with_the_value_of_lowest_tuning_loss(compared):
     assert {(t.round, t.steps) for t in tuning_trials} == {(0, 10), (1, 20)}
     assert {t.value for t in tuning_trials if t.variant == "small"} == {0.0003, 0.003, 0.009}
     # It is not tuned again.
-    assert tune(one, planned_runs(tuned, one), tuned, (), None) == tuned
+    assert tune(one, tuned, (), None) == tuned
 
 
 def test_tuned_integers_stay_integers(compared):
@@ -200,7 +198,7 @@ def test_tuned_integers_stay_integers(compared):
     one, planned = compared
     steps = dict(parameter="optimizers.warmup_constant.warmup_steps", values=[1, 3], seeds=[7])
     one = dataclasses.replace(one, tuning=Partial(successive_halving, **steps))
-    tuned = tune(one, planned_runs(planned, one), planned, (), run_all)
+    tuned = tune(one, planned, (), run_all)
     assert [(of.tuned, type(of.tuned)) for of in tuned.values()] == [(1, int), (1, int)]
     assert {type(tuning_trial.value) for tuning_trial in read_tuning_trials(one.directory)} == {int}
 
@@ -214,7 +212,7 @@ def test_tuning_trials_use_a_validation_split_and_their_own_seeds(compared):
         recorded.extend(trials)
         run_all(trials)
 
-    tune(one, planned_runs(planned, one), planned, (), look)
+    tune(one, planned, (), look)
     for trial in recorded:
         assert trial.run.corpus.function.__name__ == "validation_split"
         assert trial.run.corpus.settings["corpus"] == runs_of_variants(one)["small"].corpus
@@ -243,10 +241,10 @@ def test_killed_tuning_chooses_the_same_without_repeating_trials(compared):
                 raise Killed
 
     with pytest.raises(Killed):
-        tune(one, planned_runs(planned, one), planned, (), killed_after_one)
+        tune(one, planned, (), killed_after_one)
     for _ in range(40):
         try:
-            tuned = tune(one, planned_runs(planned, one), planned, (), killed_after_one)
+            tuned = tune(one, planned, (), killed_after_one)
             break
         except Killed:
             pass
@@ -267,7 +265,7 @@ def test_diverged_tuning_trial_loses_and_failed_trial_is_reported(compared):
             else:
                 run_all([trial])
 
-    assert tune(one, planned_runs(planned, one), planned, (), diverging)["small"].tuned == 0.003
+    assert tune(one, planned, (), diverging)["small"].tuned == 0.003
     (lost,) = {t.error for t in read_tuning_trials(one.directory) if not math.isfinite(t.loss)}
     assert lost.startswith("Diverged: At step 3")
 
@@ -284,7 +282,7 @@ def test_diverged_tuning_trial_loses_and_failed_trial_is_reported(compared):
                 write_failure(trial.run.run_dir, "Out of memory")
 
     with refuses(ValueError, "6", "12") as error:
-        tune(one, planned_runs(failing, one), failing, (), out_of_memory)
+        tune(one, failing, (), out_of_memory)
     assert_named(str(error.value), "small", "0.0003", "round 1", "seed 8")
     again = []
 
@@ -292,7 +290,7 @@ def test_diverged_tuning_trial_loses_and_failed_trial_is_reported(compared):
         again.extend(trial for trial in trials if trial.seed == 7 and trial.run.steps == 10)
         run_all(trials)
 
-    assert tune(one, planned_runs(failing, one), failing, (), counted)["small"].tuned == 0.003
+    assert tune(one, failing, (), counted)["small"].tuned == 0.003
     tuning_trials = read_tuning_trials(one.directory)
     assert (
         len(tuning_trials) == len({tuning_trial[:4] for tuning_trial in tuning_trials}) == 20
@@ -315,16 +313,16 @@ def test_changed_tuning_is_rejected(compared):
     ):
         changed = dataclasses.replace(one, tuning=other)
         with refuses(ValueError, "successive_halving", expected):
-            check_unchanged(changed, planned_runs(planned, changed), planned)
+            check_unchanged(changed, planned)
 
 
 def test_changed_base_is_rejected_after_tuning(compared):
     """The tried values are multiples of the base's value."""
     one, planned = compared
-    tuned = tune(one, planned_runs(planned, one), planned, (), run_all)
+    tuned = tune(one, planned, (), run_all)
     changed = dataclasses.replace(one, base=[*one.base, "PEAK = 2e-3"])
     with refuses(ValueError, "'small'", f"{PEAK} = 0.003", f"{PEAK} = 0.002"):
-        check_unchanged(changed, planned_runs(tuned, changed), tuned)
+        check_unchanged(changed, tuned)
 
 
 def test_tuning_seeds_among_comparison_seeds_are_rejected(compared):
@@ -373,7 +371,7 @@ def test_invalid_tuning_values_and_rounds_are_rejected(compared, settings, steps
 def test_leftover_tuning_trials_are_rejected(compared):
     """A user may have removed the runs to start again with other settings."""
     one, planned = compared
-    tune(one, planned_runs(planned, one), planned, (), run_all)
+    tune(one, planned, (), run_all)
     facts.check_nothing_left(dataclasses.replace(one, tuning=None), "small")
     with refuses(ValueError, "tuning/small", "tuning.jsonl"):
         facts.check_nothing_left(one, "small")

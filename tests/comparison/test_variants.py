@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from pretrax.comparison import budgets, variants
 from pretrax.comparison.comparison import Comparison, check, trained_variants
 from pretrax.comparison.eval_metrics import loss_under
 from pretrax.comparison.figures import settings_in_words
-from pretrax.comparison.trials import trials_of
+from pretrax.comparison.trials import seeded, trials_of
 from pretrax.comparison.variants import comparison_text, read_comparison, runs_of_variants
 from pretrax.corpora import validation_split
 from pretrax.settings.gin_reader import GIN_CONFIGS
@@ -77,10 +78,9 @@ def test_corpus_seed_follows_the_seed_of_the_run():
     of = runs_of_variants(comparison)
     outer = {v: Partial(validation_split, corpus=run.corpus) for v, run in of.items()}
     within = {v: dataclasses.replace(run, corpus=outer[v]) for v, run in of.items()}
-    for runs in (of, within):
-        for trial in trials_of(comparison, runs, dict.fromkeys(runs, small.facts(6))):
-            corpus = dict(flattened("", trial.run.corpus))
-            assert {x for name, x in corpus.items() if name.endswith(".seed")} == {trial.seed}
+    for run in (*of.values(), *within.values()):
+        corpus = dict(flattened("", seeded(run, 7, Path("runs/x")).corpus))
+        assert {x for name, x in corpus.items() if name.endswith(".seed")} == {7}
 
 
 def test_command_line_overrides_fields_but_not_base_macros(compared, tmp_path):
@@ -95,7 +95,7 @@ def test_command_line_overrides_fields_but_not_base_macros(compared, tmp_path):
 
 def test_runs_differ_only_in_variant_lines_seed_and_directory(compared):
     facts = {"small": small.facts(6), "large/2": small.facts(9)}
-    trials = trials_of(compared, runs_of_variants(compared), facts)
+    trials = trials_of(compared, facts)
     runs = {(trial.variant, trial.seed): trial.run for trial in trials}
     assert list(runs) == [(v, s) for s in (0, 1) for v in ("small", "large/2")]
     one, other = runs["small", 1], runs["large/2", 1]

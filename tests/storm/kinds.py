@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from pretrax.comparison import results
-from pretrax.comparison.eval_metrics.kept_figures import Measured, read_measured, write_measured
+from pretrax.comparison.eval_metrics.kept_figures import KeptFigures, Measured
 from pretrax.comparison.variants import comparison_text, read_comparison
 from pretrax.corpora import vocabularies
 from pretrax.corpora.vocabularies import special_tokens
@@ -201,11 +201,12 @@ def kept_results(folder):
 
 def write_figures(folder):
     figures = tuple(small.layers(subject_of(trained("decoder")))) * 4
-    write_measured(str(folder), 3, small.layers, Measured(figures, "some text could not be read"))
+    measured = Measured(figures, "some text could not be read")
+    KeptFigures(str(folder)).write(3, small.layers, measured)
 
 
 def kept_figures(folder):
-    return result_or_rejection(lambda: read_measured(str(folder), [3], [small.layers]))
+    return result_or_rejection(lambda: KeptFigures(str(folder)).read([3], [small.layers]))
 
 
 def write_llama(folder):
