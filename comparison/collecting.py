@@ -36,19 +36,17 @@ def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
     variants = trained_variants(comparison)
     rates = {trial.variant: peak_learning_rate(trial.run.optimizer) for trial in trials}
     tuning = None if comparison.tuning is None else comparison.tuning()
-    solved_lines: dict[str, list[str]] = {}
-    for trial in trials:
-        tuned = trial.facts.tuned
-        lines = solved_lines[trial.variant] = []
-        if tuning is not None and tuned is not None:
-            lines.append(line_of(tuning, tuned))
-        if trial.facts.solved:
-            lines.append(trial.facts.solved)
+    lines = {name: [*variant.lines] for name, variant in variants.items()}
+    for variant, facts in {trial.variant: trial.facts for trial in trials}.items():
+        if tuning is not None and facts.tuned is not None:
+            lines[variant].append(line_of(tuning, facts.tuned))
+        if facts.solved:
+            lines[variant].append(facts.solved)
     setup = ComparisonSetup(
         name=Path(comparison.directory).name,
         question=comparison.question,
         budget=budget_words(comparison.budget),
-        variants={name: (*v.lines, *solved_lines.get(name, [])) for name, v in variants.items()},
+        variants=lines,
         reference=comparison.reference,
         about=comparison.about,
         scaling=comparison.has_budgets,
@@ -107,10 +105,7 @@ def _measurements(states: Sequence[TrialState], runs: Sequence[TrainedRun]) -> l
 def _measured(
     state: TrialState, run: TrainedRun
 ) -> Iterator[tuple[Trial, TrainingCost | None, Callable, Sequence[Figure]]]:
-    """Yields the results of each eval metric at each checkpoint of a trial.
-
-    `TrainingCost` is None at the end of the trial.
-    """
+    """Yields the figures of each eval metric at each checkpoint, with the cost before the end."""
     trial = state.trial
     for step, step_results in state.measured.items():
         cost = None if step == trial.run.steps else cost_at(run, state.metrics, step)
@@ -120,7 +115,6 @@ def _measured(
 
 
 def cost_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int) -> TrainingCost:
-    """Returns the cost of a run up to a step, from its logged metrics `entries`."""
     logged = tokens_by_step(entries)
     tokens = float(np.interp(step, [*logged], [*logged.values()]))
     until = [entry for entry in entries if entry["step"] <= step]
@@ -150,11 +144,7 @@ def _trained_run(state: TrialState) -> TrainedRun:
 
 
 def run_flops_per_token(facts: VariantFacts, logged: Mapping[float, float]) -> float:
-    """Returns the FLOPs of a run per text token. Seeds differ in their numbers of tokens per step.
-
-    Args:
-      facts: the facts of the variant, whose tokens are used if none are logged.
-    """
+    """Returns the FLOPs of a run per token that it logged, or else per planned token."""
     step, tokens = max(logged.items())
     return facts.flops_per_step * step / tokens if tokens else facts.flops_per_token
 

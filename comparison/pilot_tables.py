@@ -16,7 +16,6 @@ from .statistics import LEVEL, MAX_SEEDS, POWER, Estimate
 
 
 def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
-    """Prints the conclusions of a pilot for a comparison that is planned with these seeds."""
     named = ", ".join(map(str, pilot.seeds))
     console.print(Text(f"\nThe pilot: seed{'s' * (len(pilot.seeds) > 1)} {named}", "bold"))
     console.print(_eval_metrics(pilot, len(seeds)))
@@ -39,7 +38,6 @@ def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
 
 
 def about_control(control: PositiveControl) -> str:
-    """Returns whether an eval metric has shown a difference that is certain."""
     gain = control.gain
     places = decimals([gain])
     size = f"{number(gain.mean, places, sign=True)} {control.unit}"
@@ -53,7 +51,6 @@ def about_control(control: PositiveControl) -> str:
 
 
 def about_seeds(pilot: Pilot) -> str:
-    """Returns an explanation of the numbers of seeds, and the cost of one more seed."""
     freedom = max(metric.noise.freedom for metric in pilot.metrics)
     degrees = f"{freedom} degree{'s' * (freedom > 1)} of freedom"
     differences = f"{pilot.tested} difference{'s' * (pilot.tested != 1)}"
@@ -71,7 +68,6 @@ def about_seeds(pilot: Pilot) -> str:
 
 
 def about_steps(pilot: Pilot) -> str:
-    """Returns whether more steps would help, according to the last part of the losses."""
     if not pilot.still_falls:
         return (
             f"No loss fell by {STEEP:.0%} or more over the last doubling of its text. More steps "
@@ -86,7 +82,6 @@ def about_steps(pilot: Pilot) -> str:
 
 
 def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
-    """Returns which changes after a pilot keep the error rate, and which do not."""
     first = max((*seeds, *pilot.seeds)) + 1
     others = ", ".join(str(first + k) for k in range(3))
     out = any(metric.leave_out for metric in pilot.metrics)
@@ -105,33 +100,23 @@ def _eval_metrics(pilot: Pilot, seeds: int) -> Table:
     table = plain_table("", *heads)
     for metric in pilot.metrics:
         column = metric.column
+        noise = metric.noise
+        places = _places(metric)
         name = f"{column.name} {ARROW[column.better]}\n{unit_label(column)}"
         baseline = MISSING if column.baseline is None else f"{column.baseline:.{DIGITS}g}"
-        table.add_row(Text(name), baseline, _means(metric), _noise(metric), _found(metric))
+        means = [estimate.mean for estimate in column.estimates.values()]
+        ends = f"{number(min(means), places)} to {number(max(means), places)}" if means else MISSING
+        deviation = "none seen" if noise.freedom else MISSING
+        found = MISSING
+        if noise.deviation > 0:
+            size, low, high = (number(x, places) for x in (noise.deviation, *noise.interval))
+            deviation = f"{size} ({low} to {high})"
+            found = MISSING if metric.leave_out else f"± {number(metric.found, places)}"
+        table.add_row(Text(name), baseline, ends, deviation, found)
     return table
 
 
-def _means(metric: MetricPower) -> str:
-    means = [estimate.mean for estimate in metric.column.estimates.values()]
-    places = _places(metric)
-    return f"{number(min(means), places)} to {number(max(means), places)}" if means else MISSING
-
-
-def _noise(metric: MetricPower) -> str:
-    noise = metric.noise
-    if not noise.deviation > 0:
-        return "none seen" if noise.freedom else MISSING
-    deviation, low, high = (number(x, _places(metric)) for x in (noise.deviation, *noise.interval))
-    return f"{deviation} ({low} to {high})"
-
-
-def _found(metric: MetricPower) -> str:
-    known = not metric.leave_out and metric.noise.deviation > 0
-    return f"± {number(metric.found, _places(metric))}" if known else MISSING
-
-
 def _places(metric: MetricPower) -> int | None:
-    """Returns the number of decimals with which the numbers of an eval metric are shown."""
     half = metric.noise.deviation
     return decimals([Estimate(0.0, -half, half, 2)]) if half > 0 else None
 
@@ -159,7 +144,6 @@ def _seeds(number: int | None) -> str:
 
 
 def _more(pilot: Pilot, need: RequiredSeeds, cost_per_seed: float) -> str:
-    """Returns the cost of the needed seeds that the pilot does not have."""
     if need.seeds is None:
         return MISSING
     return amount(max(need.seeds - len(pilot.seeds), 0) * cost_per_seed)

@@ -46,10 +46,11 @@ def synthetic_pairs(subject: Subject) -> list[Figure]:
         method = f"by {kind} likelihood"
     rights = score(trained, [pair.right for pair in pairs])
     wrongs = score(trained, [pair.wrong for pair in pairs])
-    points = [share_right(np.array(both), 0) for both in zip(rights, wrongs)]
+    points: dict[str, list[float]] = {}
+    for pair, *both in zip(pairs, rights, wrongs):
+        points.setdefault(pair.kind, []).append(share_right(np.array(both), 0))
     figures = []
-    for kind in dict.fromkeys(pair.kind for pair in pairs):
-        kind_points = [point for pair, point in zip(pairs, points) if pair.kind == kind]
+    for kind, kind_points in points.items():
         note = f"{len(kind_points)} pairs, {method}"
         share = float(np.mean(kind_points))
         figures.append(Figure(f"synthetic_pairs/{kind}", share, "share", HIGHER, 0.5, note))
@@ -60,7 +61,6 @@ Texts = tuple[str, str]
 
 
 def log_odds(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
-    """Returns the log-odds that the second text follows the first."""
     follows = prompt_form(trained, "pair").classes[0]
     shares = (dict(classes)[follows] for classes in judge(trained, pairs))
     return [math.log(max(p, _LEAST)) - math.log(max(1 - p, _LEAST)) for p in shares]

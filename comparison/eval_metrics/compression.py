@@ -61,8 +61,6 @@ NOTES = {
 
 
 class HeldoutRow(NamedTuple):
-    """Consecutive tokens of a held-out document."""
-
     tokens: np.ndarray  # i32[n], n >= 2
     bytes: int  # number of bytes of its text
     rest_bytes: int  # number of bytes of its second half, tokens[n // 2:]
@@ -129,7 +127,6 @@ def bits_per_byte(
 
 
 def likelihood_kind(subject: Subject) -> str:
-    """Returns the kind of likelihood, from a prompt form or from the noise."""
     return BY_NOISE if is_bounded_by_noise(subject) else likelihood_form(subject.trained).kind
 
 

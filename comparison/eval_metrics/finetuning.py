@@ -96,7 +96,6 @@ def finetune(
 
 
 def _mean(figures: Sequence[Figure]) -> Figure:
-    """Returns the figure whose value is the mean over several draws."""
     note = f"mean of {len(figures)} draws" if len(figures) > 1 else ""
     return figures[0]._replace(value=statistics.fmean(f.value for f in figures), note=note)
 

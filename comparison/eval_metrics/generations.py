@@ -67,7 +67,6 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
 
 
 def continued(trained: Trained, texts: Sequence[str], decoding: Decoding) -> list[str]:
-    """Returns what the model writes after each text."""
     mode = continuing_mode(trained)
     if mode in MASK_MODES:
         return _in_masks(trained, mode, texts, decoding)
@@ -144,7 +143,6 @@ def _mode_words(modes: set[str]) -> str:
 
 
 def measures(gaps: Sequence[Gap], texts: Sequence[str]) -> dict[str, float]:
-    """Returns the mean measures of the texts in the gaps, by name."""
     pairs = [(text, gap.truth) for text, gap in zip(texts, gaps)]
     return {
         "edit_similarity": statistics.fmean(edit_similarity(*pair) for pair in pairs),

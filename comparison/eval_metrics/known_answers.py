@@ -53,8 +53,7 @@ FIELDS = {
 def synthetic_task_of(subject: Subject, needs: str | None = None) -> SyntheticTask:
     """Returns the synthetic task that a run was trained on.
 
-    Raises ValueError if the run's corpus is not a synthetic task, has changed, or lacks the field
-    `needs`.
+    Raises ValueError without such a task, if it has changed, or if it lacks the field `needs`.
     """
     corpus = None if subject.corpus is None else as_partial(subject.corpus)
     if corpus is None or corpus.function is not synthetic_documents:
@@ -106,23 +105,13 @@ def _parts(examples: Sequence[Example]) -> dict[str, list[Example]]:
 def figures_of_questions(
     name: str, trained: Trained, questions: Sequence[SyntheticQuestion]
 ) -> dict[str, Figure]:
-    """Returns the share of correct answers by kind of question."""
-    scores = answer_log_probs(trained, questions)
-    right = [
-        share_right(scores_Ax2[:, 0], slice(question.right))
-        for question, scores_Ax2 in zip(questions, scores)
-    ]
+    values: dict[str, list[tuple[float, float, float]]] = {}
+    for question, scores_Ax2 in zip(questions, answer_log_probs(trained, questions)):
+        right = share_right(scores_Ax2[:, 0], slice(question.right))
+        values.setdefault(question.kind, []).append((right, question.chance, question.known))
     figures = {}
-    for kind in dict.fromkeys(question.kind for question in questions):
-        indices = [k for k, question in enumerate(questions) if question.kind == kind]
-        share, chance, known = (
-            float(np.mean([values[k] for k in indices]))
-            for values in (
-                right,
-                [question.chance for question in questions],
-                [question.known for question in questions],
-            )
-        )
-        note = f"{len(indices)} questions; the best possible score is {known:.2f}"
+    for kind, kind_values in values.items():
+        share, chance, known = (float(np.mean(column)) for column in zip(*kind_values))
+        note = f"{len(kind_values)} questions; the best possible score is {known:.2f}"
         figures[kind] = Figure(f"{name}/{kind}", share, "share", HIGHER, chance, note)
     return figures

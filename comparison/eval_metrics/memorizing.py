@@ -58,10 +58,7 @@ def memorization(
 
 
 def _planted(subject: Subject, needed: int) -> tuple[Corpus, int, int]:
-    """Returns the corpus with planted passages, their number and their length.
-
-    Raises ValueError for another corpus, or if the passages are too short.
-    """
+    """Returns the corpus with planted passages, their number and their length."""
     for partial in functions_in(subject.corpus):
         if partial.function is not planted_passages:
             continue

@@ -85,7 +85,6 @@ def unmasking(
 def masked_rows(
     trained: Trained, form: PromptForm, heldout: Sequence[HeldoutRow], share: float
 ) -> tuple[list[Masked], np.ndarray]:
-    """Returns masked rows of held-out text, and the masked tokens i32[n]."""
     random = np.random.default_rng(SEED)
     rows = []
     truth = []

@@ -71,12 +71,10 @@ class Subject:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """The plan of the run, on a mesh of the available devices."""
         return plan_evaluation(self.run)
 
     @functools.cached_property
     def saved(self) -> SavedModel:
-        """The model of the run with the parameters of the checkpoint."""
         model = self.plan.recipe.model
         return open_saved_model(
             self.directory, self.step, self.plan.mesh, model, fields=self.fields

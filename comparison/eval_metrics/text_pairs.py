@@ -75,7 +75,6 @@ def pair_accuracy(
 
 
 def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Returns the classes i[N] that the best probe of `pair_features` predicts."""
     bags = bags_of([text for pair in training.texts for text in pair])
     classes = int(training.labels.max()) + 1
     name, probe = best_probe(pair_features(bags, training.texts), training.labels, classes)

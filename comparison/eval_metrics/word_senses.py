@@ -111,7 +111,6 @@ def word_in_context(
 
 
 def library_uses() -> Iterator[WordUse]:
-    """Yields the uses of words in the held-out files of Python's library."""
     for document in library_split()["validation"]:
         text = document.read()
         try:

@@ -78,7 +78,7 @@ def finetune_to_write(
 
     Raises ValueError for a model that does not write text.
     """
-    pairs = TEXTS_AND_ANSWERS[task](subject)
+    pairs = texts_and_answers(subject, task)
     trained = with_answer_forms(subject.trained)
     answered = {
         split: [answered_prompt(trained, *pair) for pair in split_pairs]
@@ -107,32 +107,20 @@ def finetune_to_write(
 # --- texts and answers by split -------------------------------------------------------------------
 
 
-def docstring_pairs(subject: Subject) -> dict[str, list[TextAndAnswer]]:
+def texts_and_answers(subject: Subject, task: str) -> dict[str, list[TextAndAnswer]]:
+    if task == "translation":
+        sentences = iter(translations(sum(SENTENCES.values())))
+        return {split: [next(sentences) for _ in range(size)] for split, size in SENTENCES.items()}
     subject.check_library_unseen()
-    return {
-        split: [(pair.code, pair.docstring) for pair in definitions]
-        for split, definitions in definition_examples().items()
-    }
-
-
-def question_pairs(subject: Subject) -> dict[str, list[TextAndAnswer]]:
-    subject.check_library_unseen()
+    if task == "python_docstrings":
+        return {
+            split: [(pair.code, pair.docstring) for pair in definitions]
+            for split, definitions in definition_examples().items()
+        }
     return {
         split: [(question.text, question.value) for question in questions]
         for split, questions in question_examples().items()
     }
-
-
-def translation_pairs(subject: Subject) -> dict[str, list[TextAndAnswer]]:
-    sentences = iter(translations(sum(SENTENCES.values())))
-    return {split: [next(sentences) for _ in range(count)] for split, count in SENTENCES.items()}
-
-
-TEXTS_AND_ANSWERS = {
-    "python_docstrings": docstring_pairs,
-    "python_questions": question_pairs,
-    "translation": translation_pairs,
-}
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------
@@ -236,12 +224,10 @@ def _longest(answered: dict[str, list[Answered]]) -> int:
 
 
 def answer_nats(writer: Trained, answered: Sequence[Answered]) -> float:
-    """Returns the nats of all answers."""
     return -math.fsum(x for log_probs in answer_log_probs(writer, answered) for x in log_probs)
 
 
 def _nats_by_frequency(answered: dict[str, list[Answered]], ids) -> float:
-    """Returns the nats of the held-out answers under the token frequencies of training answers."""
     training, heldout = (
         Tally(
             np.bincount(

@@ -99,9 +99,8 @@ def _eval_metric_curves(summary: Summary) -> str:
         f'<label for="over{k}">{over}</label>'
         for k, over in enumerate(AXES)
     )
-    numbers = {over: k for k, over in enumerate(AXES)}
     figures = (
-        f'<div class="over{numbers[over]}">{_figure(chart)}</div>'
+        f'<div class="over{[*AXES].index(over)}">{_figure(chart)}</div>'
         for over, chart in eval_metric_curve_charts(summary)
     )
     return f'<div class="switch">over {switch}\n{_grid(figures)}</div>\n'

@@ -8,7 +8,6 @@ learning rates. A claim of no difference also needs a positive control.
 import math
 from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
-from typing import NamedTuple
 
 from ...constraints import listed
 from ..figures import HIGHER, LARGEST, PEAK, SMALLEST
@@ -27,23 +26,13 @@ NO_CONTROL = (
 )
 
 
-class Threshold(NamedTuple):
-    """A level that a variant's figure must exceed to be informative."""
-
-    words: str
-    level: float
-
-
-def thresholds(summary: Summary, column: Column) -> list[Threshold]:
-    """Returns the thresholds of a figure, from the weakest to the strongest."""
-    levels = []
-    if column.baseline is not None:
-        levels.append(Threshold("the baseline", column.baseline))
+def thresholds(summary: Summary, column: Column) -> dict[str, float]:
+    """Returns the levels that a figure must exceed to be informative, the weakest first."""
+    levels = {} if column.baseline is None else {"the baseline": column.baseline}
     for part, words in MODEL_FREE_PARTS.items():
-        part_column = _part(summary, column, part)
-        if part_column is not None and part_column.estimates:
-            level = fmean(estimate.mean for estimate in part_column.estimates.values())
-            levels.append(Threshold(words, level))
+        predicted = _part(summary, column, part)
+        if predicted is not None and predicted.estimates:
+            levels[words] = fmean(estimate.mean for estimate in predicted.estimates.values())
     return levels
 
 
@@ -95,34 +84,23 @@ def why_figure_is_not_informative(summary: Summary, column: Column) -> str:
 def _reasons(
     summary: Summary, column: Column, variants: Sequence[str], nobody: str, allowed: int
 ) -> str:
-    below = _below_a_threshold(summary, column, variants, nobody, allowed)
-    return "; ".join(filter(None, (below, _at_an_edge(summary, column, variants))))
+    """Returns which variants are not better than a threshold, and which runs are at an edge.
 
-
-def _below_a_threshold(
-    summary: Summary, column: Column, variants: Sequence[str], nobody: str, allowed: int
-) -> str:
-    """Returns which variants are not shown to be better than a threshold.
-
-    Args:
-      nobody: the words for all of the variants, such as "no variant is".
-      allowed: number of variants that need not be better.
+    `nobody` are the words for all variants, and `allowed` is the number that need not be better.
     """
-    for threshold in thresholds(summary, column):
-        below = [v for v in variants if not is_shown_better(column, v, threshold.level)]
+    reasons = []
+    for words, level in thresholds(summary, column).items():
+        below = [v for v in variants if not is_shown_better(column, v, level)]
         if len(below) > allowed:
-            verb = "is" if len(below) == 1 else "are"
-            named = f"{', '.join(below)} {verb} not"
+            named = f"{', '.join(below)} {'is' if len(below) == 1 else 'are'} not"
             start = nobody if len(below) == len(variants) else named
-            return f"{start} shown to be better than {threshold.words} ({threshold.level:.3g})"
-    return ""
+            reasons.append(f"{start} shown to be better than {words} ({level:.3g})")
+            break
+    return "; ".join(filter(None, (*reasons, _at_an_edge(summary, column, variants))))
 
 
 def _at_an_edge(summary: Summary, column: Column, variants: Collection[str]) -> str:
-    """Returns how many runs were fine-tuned at an edge of the grid of learning rates.
-
-    Returns "" if there are no such runs, or if the figure does not measure fine-tuning.
-    """
+    """Returns how many runs were fine-tuned at an edge of their grid of rates, or "" for 0."""
     chosen = _part(summary, column, PEAK)
     smallest = _part(summary, column, PEAK + SMALLEST)
     largest = _part(summary, column, PEAK + LARGEST)

@@ -59,7 +59,6 @@ def print_size(
     chips: Chips | None,
     fitted: FittedLaw | None,
 ) -> None:
-    """Prints what a model size with a number of tokens requires."""
     _print_columns(console, [_size_figures(parameters, tokens, chips, fitted)])
     _, work = _law_and_work(fitted)
     _print_assumptions(console, [work.flops_per_token(parameters) * tokens], chips, fitted)
@@ -145,9 +144,11 @@ def print_run(
 def _print_assumptions(
     console: Console, budgets: Sequence[float], chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
+    memory = f"{ADAM_BYTES} bytes a parameter (Adam), activations come on top"
     if fitted is None:
         work = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
         source = "The law is for causal language models of 70M to 16B parameters on web text."
+        console.print(f"{work}; {memory}. {source}")
     else:
         runs = [point.run for point in fitted.points]
         least, most = fitted.budgets
@@ -158,24 +159,18 @@ def _print_assumptions(
             f"{_range(run.text_tokens for run in runs)} tokens, with {least:.3g} to {most:.3g} "
             "FLOPs."
         )
-    memory = f"{ADAM_BYTES} bytes a parameter (Adam), activations come on top"
-    console.print(f"{work}; {memory}. {source}")
-    if fitted is not None:
+        console.print(f"{work}; {memory}. {source}")
         for flops in budgets:
-            _warn_of_extrapolation(console, flops, *fitted.budgets)
+            nearest = min(max(flops, least), most)
+            orders = abs(math.log10(flops / nearest))
+            if orders > 1:
+                print_warning(
+                    console,
+                    f"{flops:.3g} FLOPs are {orders:.1f} orders of magnitude away from the nearest "
+                    f"run, which has {nearest:.3g} FLOPs. This is an extrapolation, and its "
+                    "intervals assume that the form of the law holds.",
+                )
     _print_utilization(console, chips)
-
-
-def _warn_of_extrapolation(console: Console, flops: float, least: float, most: float) -> None:
-    nearest = min(max(flops, least), most)
-    orders = abs(math.log10(flops / nearest))
-    if orders > 1:
-        print_warning(
-            console,
-            f"{flops:.3g} FLOPs are {orders:.1f} orders of magnitude away from the nearest run, "
-            f"which has {nearest:.3g} FLOPs. This is an extrapolation, and its intervals assume "
-            "that the form of the law holds.",
-        )
 
 
 def _print_utilization(console: Console, chips: Chips | None) -> None:

@@ -12,8 +12,6 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Bags(NamedTuple):
-    """The counted words and their rarities."""
-
     words: dict[str, int]
     rarity: np.ndarray  # f[W] ln((1 + N) / (1 + texts with the word)) + 1
 

@@ -55,7 +55,7 @@ def class_task(
     """
     if name in _OFFLINE:
         subject.check_library_unseen()
-        offline = _OFFLINE[name]()
+        offline = _text_task(*_OFFLINE[name])
         if offline.words is not None and not allow_words:
             raise ValueError(
                 f"Task {name!r} has a class for a word of each text, expected a class for each "
@@ -155,28 +155,31 @@ def _postprocessed(task) -> Metrics:
 
 
 def _text_task(
-    split: Mapping[str, Sequence[Any]],
+    read: Callable[[], Mapping[str, Sequence[Any]]],
     text: Callable[[Any], str],
     label: Callable[[Any], str],
     word: Callable[[Any], tuple[int, int]] | None = None,
 ) -> ClassTask:
+    split = read()
+
     def column(value: Callable[[Any], Any]) -> dict[str, list[Any]]:
         return {part: list(map(value, examples)) for part, examples in split.items()}
 
     return ClassTask(column(text), column(label), words=word and column(word))
 
 
-_OFFLINE: dict[str, Callable[[], ClassTask]] = {
-    "python_modules": lambda: _text_task(module_examples(), lambda x: x[0], lambda x: x[1]),
-    "python_pairs": lambda: _text_task(
-        pair_examples(),
+# Name of a task -> arguments of `_text_task`.
+_OFFLINE: dict[str, tuple[Callable, ...]] = {
+    "python_modules": (module_examples, lambda x: x[0], lambda x: x[1]),
+    "python_pairs": (
+        pair_examples,
         lambda pair: f"{pair.docstring}\n{pair.code}",
         lambda pair: "yes" if pair.belongs else "no",
     ),
-    "python_statement_order": lambda: _text_task(
-        statement_examples(), lambda pair: pair.text, lambda pair: "yes" if pair.in_order else "no"
+    "python_statement_order": (
+        statement_examples,
+        lambda pair: pair.text,
+        lambda pair: "yes" if pair.in_order else "no",
     ),
-    "python_word_kinds": lambda: _text_task(
-        word_examples(), lambda x: x.text, lambda x: x.kind, lambda x: x.word
-    ),
+    "python_word_kinds": (word_examples, lambda x: x.text, lambda x: x.kind, lambda x: x.word),
 }

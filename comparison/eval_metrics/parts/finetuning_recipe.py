@@ -32,8 +32,6 @@ MAX_CHOOSING = 500  # maximum number of examples that choose the learning rate
 
 
 class FinetuningRecipe(NamedTuple):
-    """How every model is fine-tuned."""
-
     classes: int
     steps: int  # number of steps at each peak
     # Learning rates to choose from, relative to a parameter's size; `at_best_peak` may try others.
@@ -55,14 +53,10 @@ def finetuned(
     draws: Sequence[np.ndarray],
     recipe: FinetuningRecipe,
 ) -> Finetuned:
-    """Returns the model fine-tuned on each of these draws of the training examples.
+    """Returns the model fine-tuned on each of these draws (indices) of the training examples.
 
     Every peak is tried on four fifths of each draw, and the best peak on the remaining fifths of
     all draws is chosen. A single rate for all models would favor some objectives.
-
-    Args:
-      words: the word of each text that has the class. None: classes of whole texts.
-      draws: indices of the training examples of each draw.
     """
     rows = text_rows(trained, texts, words, recipe.tokens)
 

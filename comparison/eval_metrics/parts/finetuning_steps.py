@@ -31,7 +31,6 @@ _ADAFACTOR = optax.chain(
 
 
 def from_scratch(trained: Trained, seed: int) -> Trained:
-    """Returns the model with the fresh parameters of a run with this seed."""
     return trained._replace(params=jitted(_fresh, trained.model)(jax.random.key(seed)))
 
 
@@ -76,13 +75,10 @@ def _fresh(model, key) -> dict:
 def stepped(
     loss: Callable, params: dict, batches: Iterable[tuple], peak: float, steps: int
 ) -> dict:
-    """Returns the parameters after training on a batch in each step.
+    """Returns the parameters after training on a batch in each step, by loss(params, *batch).
 
-    The learning rate rises for a tenth of the steps and then falls linearly to 0.
-
-    Args:
-      loss: a function (params, *batch) -> loss. The same function is compiled once.
-      peak: peak learning rate, relative to the size of a parameter.
+    The learning rate, relative to a parameter's size, rises to the peak in a tenth of the steps,
+    and then falls linearly to 0.
     """
     state = _ADAFACTOR.init(params)
     step = jitted(_step, loss)

@@ -19,11 +19,7 @@ def text_features(
 ) -> dict[int, np.ndarray]:
     """Returns the features f32[N, E] of the texts by layer.
 
-    Args:
-      pooling: "mean" of the states of a text's own tokens, or the "first" or "last" slot of its
-        row, such as the slot of [CLS].
-
-    Raises ValueError for a text that the model cannot read.
+    "mean" pools the states of a text's own tokens, "first" and "last" take a slot of its row.
     """
     unique = list(dict.fromkeys(texts))  # Read each text once.
     pooled = {}
@@ -49,7 +45,6 @@ def word_features(
 
 
 def word_slots(trained: Trained, passage: Tagged, row: TextStates) -> list[int]:
-    """Returns the slot in which each word ends."""
     return [ending_slot(trained, passage.text, end, row.text) for _, end in passage.words]
 
 

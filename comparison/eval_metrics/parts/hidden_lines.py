@@ -13,8 +13,6 @@ HIDDEN = 8  # smallest hidden line, without its indentation
 
 
 class Gap(NamedTuple):
-    """A gap in a text, with the true text that belongs into it."""
-
     prefix: str
     truth: str
     suffix: str

@@ -40,12 +40,8 @@ def is_bounded_by_noise(subject: Subject) -> bool:
 def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array) -> np.ndarray:
     """Returns f64[draws, texts]: the bound on each text's nats, for each draw of noise.
 
-    Args:
-      texts: the tokens i32[n] of each text. An empty text has 0 nats.
-      keys: keys[draws, texts]. Texts of equal length with the same key have noise in the same
-        places, so their difference varies little.
-
-    Raises ValueError for a text longer than the model's positions.
+    Texts of equal length with the same key have noise in the same places, so their difference
+    varies little. An empty text has 0 nats. Raises ValueError for a text that is too long.
     """
     plan = subject.plan
     params = subject.saved.params

@@ -71,13 +71,9 @@ def validation_mask(examples: int) -> np.ndarray:
 
 
 def best_probe(features: Mapping[Any, Any], labels_N, classes: int) -> tuple[Any, Probe]:
-    """Returns the name and the probe of the best features, such as those of the best layer.
+    """Returns the name and the probe of the features that predict the held-out examples best.
 
-    Features are compared by their accuracy on the examples that choose settings. The first win
-    ties.
-
-    Args:
-      features: features f[N, E] by name.
+    The first features win ties.
     """
     probes = {
         name: fit_probe(features_NxE, labels_N, classes) for name, features_NxE in features.items()
@@ -91,8 +87,7 @@ def probed(
 ) -> tuple[Any, list[str]]:
     """Returns the best layer and the classes of "validation" predicted by its probe.
 
-    Args:
-      features: a function from a split to its features f[N, E] by layer.
+    `features` returns the features f[N, E] of a split by layer.
     """
     classes, labels_N = np.unique(labels["train"], return_inverse=True)
     layer, probe = best_probe(features("train"), labels_N, classes.size)

@@ -96,10 +96,7 @@ def share_right(scores_A: np.ndarray, right: int | slice) -> float:
 
 
 def _middle(trained: Trained, text: str, answer: str) -> tuple[Prompt, int]:
-    """Returns the prompt with the answer, and the number of tokens that are scored.
-
-    The answer is the middle of the text, or its continuation without a blank.
-    """
+    """Returns the prompt with the answer in the blank or at the end, and its number of tokens."""
     if not BLANK.search(text):
         return scoring.answered_prompt(trained, text, answer)
     before, _, after = text.partition(SENTINEL)
