@@ -115,7 +115,6 @@ def shortened(plan: Plan, steps: int, counted: int) -> Plan:
 
 
 def follows_training(plan: Plan) -> bool:
-    """Returns whether the rates of a mixture follow training progress."""
     members = plan.recipe.objective.facts.members
     return any(isinstance(member.rate, ProgressSchedule) for member in members)
 
@@ -169,7 +168,6 @@ def seconds(plan: Plan, *, number: Positive) -> int:
 
 
 def _tokens_read(plan: Plan) -> Iterator[int]:
-    """Yields the total number of text tokens read up to each step."""
     read = (int(count_text_tokens(rows, plan.recipe.ids)) for rows in open_batches(plan))
     return itertools.accumulate(read)
 
@@ -188,7 +186,6 @@ def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
 
 
 def _seconds_of_a_step(plan: Plan) -> float:
-    """Returns the mean seconds per step, timed on `TIMED` steps spread over the run."""
     timed = shortened(plan, plan.run.steps, TIMED)
     abstract = abstract_state_of(timed)
     programs = StepPrograms(timed, abstract.shapes)
@@ -208,10 +205,7 @@ def _seconds_of_a_step(plan: Plan) -> float:
 
 
 def _check_affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
-    """Returns `steps`.
-
-    Raises ValueError if a run cannot be so short.
-    """
+    """Returns `steps`; raises ValueError if a run cannot be so short."""
     least = shortest_run(plan.run.optimizer)
     if steps >= least:
         return steps

@@ -33,7 +33,6 @@ def failure_words(error: Exception) -> str:
 
 
 def has_diverged(folder: str) -> bool:
-    """Returns whether the latest process of a folder failed because its training diverged."""
     return failure_of(folder).startswith(_DIVERGED)
 
 

@@ -35,7 +35,6 @@ def macro_of(lines: Sequence[str]) -> str | None:
 
 
 def solved_line(macro: str, number: int) -> str:
-    """Returns the gin line that gives the macro its number."""
     return f"{macro} = {number}"
 
 

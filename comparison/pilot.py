@@ -65,8 +65,6 @@ class RequiredSeeds(NamedTuple):
 
 
 class MetricPower(NamedTuple):
-    """The conclusions of a pilot about an eval metric."""
-
     column: Column
     noise: PairedNoise
     leave_out: str  # why it should be left out, or ""
@@ -94,11 +92,7 @@ class Pilot(NamedTuple):
 
 
 def check_pilot(variants: Collection[str], seeds: Sequence[int], has_budgets: bool) -> None:
-    """Raises ValueError for a comparison that a pilot cannot help to plan.
-
-    Args:
-      has_budgets: whether the comparison has several budgets, for a scaling law.
-    """
+    """Raises ValueError for a comparison that a pilot cannot help to plan."""
     if has_budgets:
         raise ValueError(
             "--power plans tests of differences between variants, but a comparison with several "
@@ -123,10 +117,7 @@ def pilot_seeds(trials: Sequence[Trial]) -> list[int]:
 
 
 def pilot_of(summary: Summary, seeds: int) -> Pilot:
-    """Returns the conclusions of a pilot.
-
-    Args:
-      seeds: the planned number of seeds.
+    """Returns the conclusions of a pilot for a planned number of seeds.
 
     Raises ValueError if no two variants have two seeds in common, and for `smallest_effects` of
     unknown figures.
@@ -189,9 +180,7 @@ def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
     """Returns why an eval metric cannot distinguish variants at this size, or "".
 
     No variant is clearly better than the baseline, or clearly worse than the best possible value.
-    Small differences are not a reason, since choosing eval metrics by the size of differences finds
-    false differences. Leaving out eval metrics on the same seeds has this effect too, though less
-    often (see `pilot_tables.about_the_error_rate`).
+    Small differences are not a reason, since choosing eval metrics by them finds false ones.
     """
     if not noise.freedom:
         return "no two variants have its figure for two seeds"
@@ -238,11 +227,8 @@ def _seeds(level: float, *effects: float) -> list[int | None]:
 def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, float]:
     """Returns the interval that covers an effect with a probability of `COVERED`.
 
-    The effect is the size of a mean difference divided by its standard deviation. The lower end is
-    0 if the sign is not known.
-
-    Args:
-      seeds: number of seeds over which it was measured.
+    The effect is the mean difference over `seeds` divided by its standard deviation. The lower end
+    is 0 if the sign is not known.
     """
     from scipy import optimize, stats
 

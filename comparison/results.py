@@ -61,8 +61,6 @@ class TrainingCost(NamedTuple):
 
 
 class TrainedRun(NamedTuple):
-    """A run's cost and curves, or its failure."""
-
     variant: str
     seed: int
     run: str  # the run directory, relative to the directory of the comparison, with "/"
@@ -81,7 +79,6 @@ class TrainedRun(NamedTuple):
 
     @property
     def cost(self) -> TrainingCost:
-        """The cost of the whole run."""
         return TrainingCost(self.steps, self.text_tokens, self.flops, self.seconds)
 
 
@@ -152,7 +149,6 @@ def write_tuning_trials(directory: str | Path, tuning_trials: Iterable[TuningTri
 
 
 def read_tuning_trials(directory: str | Path) -> list[TuningTrial]:
-    """Returns the kept tuning trials, or []."""
     path = Path(directory) / TRIALS
     return (
         read_lines(path, lambda record: from_fields(TuningTrial, record, "loss"))
@@ -234,8 +230,7 @@ def _check_variants(results: Results) -> None:
 def from_fields(kind: type[One], record: Mapping[str, Any], measured: str = "") -> One:
     """Returns the NamedTuple with the fields of a JSON record.
 
-    Args:
-      measured: name of the field of a measured number, which is null in JSON if not finite.
+    The number in the field `measured` is null in JSON if it is not finite.
 
     Raises TypeError for unknown fields, and for a value that is not of its field's plain type.
     """

@@ -154,12 +154,10 @@ def with_value(tuning: Tuning, run: "Run", value: float | None) -> "Run":
 
 
 def line_of(tuning: Tuning, value: float) -> str:
-    """Returns the gin binding that sets the value."""
     return f"{tuning.parameter} = {value!r}"
 
 
 def tuning_trial_steps(share: float, steps: int) -> int:
-    """Returns the number of steps of a tuning trial, a share of the variant's `steps`."""
     return max(1, round(share * steps))
 
 

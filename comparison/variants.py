@@ -75,10 +75,7 @@ def _in_gin(comparison: Comparison) -> Comparison:
 
 
 def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Comparison:
-    """Adds to the base the imports of the comparison's file that its bindings need.
-
-    Other processes read the bindings again.
-    """
+    """Adds to the base the imports that its bindings need, for other processes."""
     lines = [*comparison.base, *itertools.chain.from_iterable(comparison.variants.values())]
     bindings = [line for line in lines if not line.endswith(".gin")]
     needed = [
@@ -101,7 +98,6 @@ def _names(module: str, binding: str) -> bool:
 
 
 def named_comparisons() -> list[str]:
-    """Returns the names of pretrax's own comparisons."""
     return sorted(path.stem for path in (GIN_CONFIGS / "comparisons").glob("*.gin"))
 
 
@@ -139,7 +135,6 @@ def _about_directory(directory: Path) -> str:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """Returns a comparison as a gin file for `read_comparison`."""
     macros = {"directory": "DIRECTORY", "seeds": "SEEDS"}
     settings = {name: getattr(comparison, name) for name in FIELDS}
     return gin_text(settings, Comparison, macros).text
@@ -150,11 +145,8 @@ def runs_of_variants(
 ) -> dict[str, Run]:
     """Returns the run of each variant, from the lines of the base followed by the variant's lines.
 
-    Steps and seeds are those of the base run.
-
-    Args:
-      solved: the `matching.solved_line` of each variant that has one. Unsolved numbers are set to
-        1.
+    Steps and seeds are those of the base run. `solved` has the `matching.solved_line` of variants;
+    other numbers to solve are set to 1.
 
     Raises ValueError for unreadable lines, for lines that set a field of the comparison, for a
     variant that cannot be tuned, and for variants without common data.
@@ -219,5 +211,4 @@ def check_common_data(runs: Mapping[str, Run]) -> None:
 
 
 def _may_differ(key: str, settings: Mapping[str, object]) -> bool:
-    """Returns whether variants may differ in a setting of a corpus."""
     return key in COMMON_DATA and settings.get(key.rpartition(".")[0]) == COMMON_DATA[key]

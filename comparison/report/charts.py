@@ -75,11 +75,11 @@ def _file(chart: Chart) -> str:
 
 
 def law_charts(summary: Summary) -> list[Chart]:
-    """Returns the chart of each law that was fitted."""
+    title = f"{NATS}: a dot for each run, a line of the law for each size"
     return [
         Chart(
             name=f"law of {law.figure}",
-            title=f"{law.figure}, {NATS}: a dot for each run, a line of the law for each size",
+            title=f"{law.figure}, {title}",
             height=LAW_HEIGHT,
             draw=functools.partial(draw_law, law=law),
         )
@@ -90,47 +90,45 @@ def law_charts(summary: Summary) -> list[Chart]:
 
 def column_charts(summary: Summary, links: Links | None = None) -> list[Chart]:
     """Returns the chart of each eval metric; dots link to the runs that have a link."""
+    height = 0.5 + 0.4 * len(summary.setup.variants)
     draw = functools.partial(draw_column, colors=numbers_of(summary), links=links or {})
     charts = []
     for column in summary.columns:
         colon = ":" if wording.unit_label(column) else ","
         title = f"{column.name}{colon} {wording.about_column(column)}"
-        height = 0.5 + 0.4 * len(summary.setup.variants)
         charts.append(Chart(column.name, title, height, functools.partial(draw, column=column)))
     return charts
 
 
 def eval_metric_curve_charts(summary: Summary) -> list[tuple[str, Chart]]:
     """Returns pairs (axis, chart) of the curves of each eval metric over each axis of `AXES`."""
+    draw = functools.partial(draw_eval_metric_curves, colors=numbers_of(summary))
     charts = []
     with_curves = [column for column in summary.columns if column.name in summary.curves]
     for column, over in itertools.product(with_curves, AXES):
         curves = summary.curves[column.name]
-        draw = functools.partial(
-            draw_eval_metric_curves,
-            curves=curves,
-            colors=numbers_of(summary),
-            over=over,
-            baseline=column.baseline,
-        )
+        drawn_over = functools.partial(draw, curves=curves, over=over, baseline=column.baseline)
         title = f"{column.name} over training: {wording.about_column(column)}"
         height = CURVES_HEIGHT + LEGEND_LINE * len(curves)
-        charts.append((over, Chart(f"{column.name} over {over}", title, height, draw)))
+        charts.append((over, Chart(f"{column.name} over {over}", title, height, drawn_over)))
     return charts
 
 
 def learning_charts(summary: Summary) -> list[Chart]:
-    """Returns a chart for each curve that runs logged during training."""
     by_name: dict[str, dict[str, list[Curve]]] = {}
     for run in summary.trained:
         for name, curve in run.curves.items():
             by_name.setdefault(name, {}).setdefault(run.variant, []).append(curve)
-    charts = []
-    for name, curves in by_name.items():
-        draw = functools.partial(draw_curves, curves=curves, colors=numbers_of(summary))
-        height = LEARNING_HEIGHT + LEGEND_LINE * len(curves)
-        charts.append(Chart(name, wording.about_curve(name), height, draw))
-    return charts
+    draw = functools.partial(draw_curves, colors=numbers_of(summary))
+    return [
+        Chart(
+            name=name,
+            title=wording.about_curve(name),
+            height=LEARNING_HEIGHT + LEGEND_LINE * len(curves),
+            draw=functools.partial(draw, curves=curves),
+        )
+        for name, curves in by_name.items()
+    ]
 
 
 def numbers_of(summary: Summary) -> dict[str, int]:
@@ -171,7 +169,6 @@ def _in_legend(variant: str) -> str:
 def draw_curves(
     axes: Any, curves: Mapping[str, Sequence[Curve]], colors: Mapping[str, int]
 ) -> None:
-    """Draws the mean and the range of each variant's curves, over the text tokens read."""
     from matplotlib.ticker import EngFormatter
 
     tops = []
@@ -225,13 +222,7 @@ def draw_column(axes: Any, column: Column, colors: Mapping[str, int], links: Lin
 def draw_eval_metric_curves(
     axes: Any, curves: Curves, colors: Mapping[str, int], over: str, baseline: float | None
 ) -> None:
-    """Draws the mean and the range of each variant's seeds at each checkpoint.
-
-    The baseline is a dashed line.
-
-    Args:
-      over: the horizontal axis, a key of `AXES`.
-    """
+    """Draws the mean and the range of each variant's seeds over a cost, a key of `AXES`."""
     from matplotlib.ticker import FuncFormatter
 
     for variant, checkpoints in curves.items():
@@ -259,7 +250,6 @@ def _is_near(baseline: float | None, limits: tuple[float, float]) -> bool:
 
 
 def draw_law(axes: Any, law: FittedLaw) -> None:
-    """Draws the loss of each run over its FLOPs, and the losses of the law for each size."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     assert law.fit is not None

@@ -33,18 +33,14 @@ def costs(summary: Summary) -> Costs:
 
     Medians, since a paused run may take many times as long as others.
     """
-    runs = {
-        variant: [run for run in summary.trained if run.variant == variant]
-        for variant in summary.setup.variants
-    }
-    return {
-        variant: {
-            name: statistics.median(getattr(run, field) for run in variant_runs)
-            for name, field in COSTS.items()
-        }
-        for variant, variant_runs in runs.items()
-        if variant_runs
-    }
+    costs = {}
+    for variant in summary.setup.variants:
+        if runs := [run for run in summary.trained if run.variant == variant]:
+            costs[variant] = {
+                name: statistics.median(getattr(run, field) for run in runs)
+                for name, field in COSTS.items()
+            }
+    return costs
 
 
 def spreads(costs: Costs) -> dict[str, float]:
@@ -67,7 +63,6 @@ def equal_costs(summary: Summary) -> str:
 
 
 def solved_sizes(summary: Summary) -> list[str]:
-    """Returns a line for each variant with a solved size."""
     variant_costs = costs(summary)
     reference = summary.setup.reference or ""
     return [
@@ -107,7 +102,6 @@ def unequal_costs(summary: Summary) -> str:
 
 
 def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
-    """Prints the cost of each variant, and the differences for a single budget."""
     variant_costs = {
         v: {name: getattr(planned, COSTS[name]) for name in PLANNED} for v, planned in facts.items()
     }

@@ -13,8 +13,6 @@ AXES = {"text tokens": "text_tokens", "FLOPs": "flops", "seconds": "seconds"}
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of a variant, with the figure of each of its seeds."""
-
     cost: TrainingCost  # the median costs over the seeds
     values: Sequence[float]
 
@@ -29,11 +27,8 @@ Curves = Mapping[str, Sequence[Checkpoint]]  # by variant, from the first checkp
 def curves_of(results: Results, columns: Mapping[str, Values]) -> Mapping[str, Curves]:
     """Returns the curves of each figure that was also measured before the end of runs.
 
-    A checkpoint needs a figure for every seed of the end, so that all means are over the same
-    seeds.
-
-    Args:
-      columns: the values at the end, by figure.
+    A checkpoint needs a figure for every seed of the end (`columns`), so that all means are over
+    the same seeds.
     """
     ends = {(run.variant, run.seed): run.cost for run in results.runs}
     # (figure, variant, step) -> seed -> cost so far and value

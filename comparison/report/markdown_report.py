@@ -149,10 +149,7 @@ def _linked(text: str, url: str | None) -> str:
 
 
 def _table(table: Table, urls: Mapping[int, str | None] = MappingProxyType({})) -> str:
-    """Returns a table in which the first cell of a row links to the row's URL, if it has one.
-
-    Returns "" for a table without rows.
-    """
+    """Returns a table, or "" without rows. The first cell of a row links to the row's URL."""
     if not table.rows:
         return ""
     heads = map(escaped, table.heads)

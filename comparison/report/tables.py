@@ -23,7 +23,6 @@ class Table(NamedTuple):
 
 
 def eval_metrics(summary: Summary, heads: Sequence[str]) -> Table:
-    """Returns the mean of each variant at each eval metric, and the baselines."""
     columns = summary.columns
     variants = list(summary.setup.variants)
     rows = [[variant, *(mean_words(c, variant) for c in columns)] for variant in variants]
@@ -56,7 +55,6 @@ def eval_metric_curves(summary: Summary) -> Table:
 
 
 def tuning_trials(summary: Summary) -> Table:
-    """Returns the loss of each value that was tried, by round. Chosen values are highlighted."""
     shares = summary.setup.shares
     rows: list[list[str]] = []
     strong: list[tuple[int, int]] = []
@@ -72,7 +70,6 @@ def tuning_trials(summary: Summary) -> Table:
 
 
 def parts(summary: Summary) -> Table:
-    """Returns a row for each part of an eval metric, a column for each variant."""
     variants = list(summary.setup.variants)
     rows = [[c.name, *(mean_words(c, variant) for variant in variants)] for c in summary.parts]
     strong = {
@@ -89,7 +86,6 @@ def differences_table(differences: Sequence[Difference]) -> Table:
 
 
 def cost_table(summary: Summary) -> Table:
-    """Returns the costs of each variant, and the excess of the largest."""
     variant_costs = costs(summary)
     rows = [
         [variant, *map(amount, cost.values()), *(mean_words(c, variant) for c in summary.costs)]
@@ -103,7 +99,6 @@ def cost_table(summary: Summary) -> Table:
 
 
 def law_table(law: FittedLaw) -> Table:
-    """Returns a law's numbers with their intervals."""
     assert law.fit is not None
     rows = [
         [name, short(value), f"{short(low)} to {short(high)}"]

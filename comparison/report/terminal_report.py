@@ -48,11 +48,7 @@ def _means(summary: Summary) -> Table:
 
 
 def _table(table: tables.Table, caption: str, dim: int | None = None) -> Table:
-    """Returns a table for the terminal, with strong cells in green.
-
-    Args:
-      dim: index of a row that is printed dim.
-    """
+    """Returns a table for the terminal, with strong cells in green and the row `dim` dimmed."""
     shown = plain_table("", *map(Text, table.heads[1:]))
     shown.caption = caption
     shown.caption_justify = "left"

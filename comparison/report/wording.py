@@ -130,7 +130,6 @@ def setup_sentence(summary: Summary) -> str:
 
 
 def tuning(summary: Summary) -> list[str]:
-    """Returns lines about the tuned setting and each variant's value, or that nothing was tuned."""
     setup = summary.setup
     rates = summary.setup.learning_rates
     if setup.tuned:
@@ -190,7 +189,6 @@ def _clearest(summary: Summary) -> str:
 
 
 def significant_and_informative(summary: Summary) -> list[Difference]:
-    """Returns the significant differences that are informative."""
     significant = (d for d in summary.differences if d.is_significant)
     return [d for d in significant if not why_not_informative(summary, d)]
 
@@ -254,7 +252,6 @@ def _warnings(summary: Summary) -> list[str]:
 
 
 def significant(summary: Summary) -> list[str]:
-    """Returns a line for each significant difference."""
     return [_claim(summary, d) for d in summary.differences if d.is_significant]
 
 
@@ -268,7 +265,6 @@ def _claim(summary: Summary, d: Difference) -> str:
 
 
 def law_findings(law: FittedLaw) -> list[str]:
-    """Returns a law as text, its error of fit, and its optimum for the largest budget."""
     if law.fit is None:
         return [f"{law.figure}: no law. {law.why_not_fitted}"]
     fitted = law.fit.law
@@ -351,10 +347,7 @@ def notes(summary: Summary) -> list[str]:
 def refused(summary: Summary, reasons: bool = False) -> list[str]:
     """Returns which variants eval metrics could not measure, and which figures are not finite.
 
-    Seeds are named if other seeds of the variant were measured.
-
-    Args:
-      reasons: whether to include error messages, as in the terminal.
+    Seeds are named if other seeds of the variant were measured; `reasons` adds error messages.
     """
     seeds: dict[tuple[str, str, str], set[int]] = {}
     for run in summary.runs:

@@ -104,7 +104,6 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
 
 
 def _mean_text(objective: Objective, group: RowGroup) -> float:
-    """Returns the mean number of tokens of text in a full row of a row group."""
     members = members_of(objective)
     if not objective.facts.separate_steps:
         return statistics.fmean(group.raw_lengths)
@@ -130,10 +129,7 @@ def devices_of_mesh(fields: Mapping[str, Any]) -> int | None:
 
 
 def _mesh(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the size of a mesh's axis `data` and the product of its other axes.
-
-    An axis of -1 takes the remaining devices.
-    """
+    """Returns the sizes of `data` and of all other axes; -1 takes the remaining devices."""
     mesh = fields.get("mesh")
     settings = {} if mesh is None else as_partial(mesh).settings
     others = "fsdp", "tensor", "expert", "context"
@@ -149,7 +145,6 @@ class Chips(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """The number of JAX devices."""
         return self.number * ACCELERATORS[self.kind].on_chip
 
     @property

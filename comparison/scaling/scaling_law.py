@@ -123,14 +123,10 @@ def fit(
     losses: Sequence[float],
     resamples: int = 200,
 ) -> Fit:
-    """Fits the law to runs, and resamples them for intervals.
-
-    Args:
-      losses: loss of each run, in nats per token.
+    """Fits the law to runs with losses in nats per token, and resamples them for intervals.
 
     Raises ValueError for fewer than three sizes, three numbers of tokens or six pairs of these,
-    since the law has five numbers. Raises ValueError for values that are not positive, and for
-    losses that do not fall.
+    for values that are not positive and finite, and for losses that do not fall.
     """
     points = np.array([parameters, tokens, losses], np.float64)
     for run in points.T:

@@ -52,10 +52,8 @@ def check_budgets(comparison: Comparison) -> None:
 def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Callable:
     """Returns a function (trial, cores) -> job of the trial.
 
-    It returns an earlier command's unfinished job, if there is one.
-
-    Args:
-      cluster: "slurm", or "local" to run jobs as processes of this machine, for tests.
+    It returns an earlier command's unfinished job, if there is one. The cluster "local" runs jobs
+    as processes of this machine, for tests.
 
     Raises ValueError if submitit is not installed, or if there is no Slurm on this machine.
     """
@@ -112,7 +110,6 @@ def read_job(trial: Trial) -> tuple[str | None, str | None]:
 
 
 def write_job(trial: Trial, ticket: str, number: str | None) -> None:
-    """Records the ticket and the number of a run's job in its directory."""
     atomic_writes.write_json(Path(trial.run.run_dir) / JOB, {"ticket": ticket, "number": number})
 
 

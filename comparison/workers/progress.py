@@ -21,8 +21,6 @@ SECONDS_BETWEEN_LINES = 60.0  # seconds between progress lines if the output is 
 
 @dataclasses.dataclass
 class _Row:
-    """The progress of a trial that was incomplete at the start."""
-
     trial: Trial
     bar: TaskID
     first: tuple[int, float]  # the last logged step and the share of measurements at the start

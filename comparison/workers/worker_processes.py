@@ -38,11 +38,8 @@ Start = Callable[[Trial, Sequence[int]], Process]  # (trial, cores) -> process o
 def cores_of_workers(workers: int | None) -> list[list[int]]:
     """Returns the cores of each worker, dividing this process's cores as equally as possible.
 
-    Args:
-      workers: number of workers, or None for one worker per core. On two cores, two small runs on
-        one core each take 12% less processor time per step than one run on both.
-
-    Raises ValueError for more workers than cores.
+    None is one worker per core. On two cores, two small runs on one core each take 12% less
+    processor time per step than one run on both. Raises ValueError for more workers than cores.
     """
     known = hasattr(os, "sched_getaffinity")
     cores = sorted(os.sched_getaffinity(0)) if known else list(range(os.cpu_count() or 1))
@@ -81,7 +78,6 @@ def start_process(
 
 
 def start_trial(trial: Trial, cores: Sequence[int]) -> Process:
-    """Starts the process of a trial on this machine."""
     return start_process(Path(trial.run.run_dir) / LOG, cores, train_and_measure, trial)
 
 
@@ -100,9 +96,6 @@ def run_trials(
     """Runs trials in order, one per share of cores at a time, and returns the failed trials.
 
     If it is interrupted, for example by Ctrl-C, all processes save and stop.
-
-    Args:
-      shares: the cores of each of the parallel processes.
     """
     waiting = list(trials)
     free = list(shares)
