@@ -10,7 +10,7 @@ import numpy as np
 from ...constraints import listed
 from ..figures import HIGHER, LOWER, NATS, NEITHER
 from ..formatting import MINUS, MISSING, amount, decimals, number, p_value_text, percent
-from ..results import HELDOUT, METRIC, ComparisonSetup
+from ..results import HELDOUT, METRIC
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MAX_SEEDS, POWER, Difference
 from .eval_metric_curves import AXES
@@ -384,9 +384,9 @@ def limits(summary: Summary) -> str:
     setup = summary.setup
     if not setup.looks:
         return setup.about
-    return (
-        f"{setup.about} The error rate assumes looks planned beforehand, {_looks(setup)}.".strip()
-    )
+    *first, last = map(str, setup.looks)
+    looks = f"after {', '.join(first)} and {last} seeds"
+    return f"{setup.about} The error rate assumes looks planned beforehand, {looks}.".strip()
 
 
 def reading(looks: int) -> str:
@@ -420,11 +420,6 @@ def explanations(summary: Summary | None = None) -> dict[str, str]:
         for title, (text, field) in texts.items()
         if summary is None or getattr(summary, field)
     }
-
-
-def _looks(setup: ComparisonSetup) -> str:
-    *first, last = map(str, setup.looks)
-    return f"after {', '.join(first)} and {last} seeds"
 
 
 def early_end(summary: Summary) -> list[str]:

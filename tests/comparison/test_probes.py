@@ -37,7 +37,7 @@ def test_probe_of_constant_features_learns_the_class_shares():
 def test_probe_penalty_matches_a_hand_computed_gradient():
     """For a standardized feature of ±1 and two classes, the gradient of the penalized loss is 0."""
     features, labels = np.array([[-1.0], [1.0]] * 10), np.array([0, 1] * 10)
-    probe = probing.fit_probe(features, labels, 2, strengths=[0.1])
+    probe = probing.fit_probe(features, labels, 2)  # The largest strength, 0.1, wins the tie.
     weight = probe.weights[0, 1]
     error = 1 - 1 / (1 + np.exp(-2 * weight))  # probability of the right class, with logits ±weight
     np.testing.assert_allclose(error, 0.1 * weight, atol=1e-3)

@@ -61,7 +61,6 @@ def test_translations_are_unique_and_deterministic():
     sentences = translations(400)
     assert len({first for first, _ in sentences}) == len({second for _, second in sentences}) == 400
     assert translations(400) == sentences and translations(40) == sentences[:40]
-    assert not {first for first, _ in translations(40, seed=1)} & {first for first, _ in sentences}
 
 
 # --- what is learned ------------------------------------------------------------------------------

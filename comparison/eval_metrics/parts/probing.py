@@ -9,7 +9,7 @@ training examples, so that a probe is fair to features of any scale and width.
 Letters: N examples, E features, C classes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -36,9 +36,7 @@ class Probe(NamedTuple):
         return np.argmax(standard_NxE @ self.weights + self.bias, -1)
 
 
-def fit_probe(
-    features_NxE, labels_N, classes: int, strengths: Sequence[float] = STRENGTHS
-) -> Probe:
+def fit_probe(features_NxE, labels_N, classes: int) -> Probe:
     """Fits a probe to the training examples.
 
     With constant features, it predicts the majority class.
@@ -57,12 +55,12 @@ def fit_probe(
         )
     held = validation_mask(len(labels_N))
     scored = {}
-    for strength in strengths if len(strengths) > 1 else ():
+    for strength in STRENGTHS:
         probe = _fitted(features_NxE[~held], labels_N[~held], classes, strength)
         scored[strength] = np.mean(probe.predict(features_NxE[held]) == labels_N[held])
-    best = max(scored, key=lambda strength: (scored[strength], strength), default=strengths[0])
+    best = max(scored, key=lambda strength: (scored[strength], strength))
     probe = _fitted(features_NxE, labels_N, classes, best)
-    return probe._replace(chosen_by=float(scored.get(best, np.nan)))
+    return probe._replace(chosen_by=float(scored[best]))
 
 
 def validation_mask(examples: int) -> np.ndarray:

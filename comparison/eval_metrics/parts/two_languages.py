@@ -1,4 +1,4 @@
-"""Two small artificial languages, drawn from a seed: sentences with their translations.
+"""Two small artificial languages, drawn at random: sentences with their translations.
 
     first language     adjective noun verb adjective noun
     second language    noun adjective noun adjective verb
@@ -12,14 +12,14 @@ WORDS = {"noun": 12, "adjective": 8, "verb": 8}  # number of words of each kind,
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou")
 
 
-def translations(sentences: int, seed: int = 0) -> list[tuple[str, str]]:
+def translations(sentences: int) -> list[tuple[str, str]]:
     """Returns different sentences of the first language with their translations.
 
         translations(1)     # [("sane tona bemi daro", "…")]
 
     A sentence is a subject, a verb and an object, and half of the nouns have an adjective.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     words = _words(rng)
 
     def drawn(kind: str) -> tuple[str, str]:
