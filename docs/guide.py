@@ -12,12 +12,11 @@ paper once, for all of these pages.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import claims
-from claims import Contrast
+from claims import Contrast, Found
 from tables import filled, table
 
 from pretrax.comparison import results
@@ -361,8 +360,6 @@ SETTINGS = (
         "{replication}).",
     ),
 )
-
-Found = Mapping[str, Summary]  # name of a comparison -> its summary
 
 
 def main() -> None:

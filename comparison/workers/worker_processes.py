@@ -22,14 +22,9 @@ GRACE = 120.0  # seconds that a terminated process has to save
 class Process(Protocol):
     """A started process, such as a `subprocess.Popen`."""
 
-    def poll(self) -> int | None:
-        """Returns the exit status of the process; None while it runs."""
-
-    def terminate(self) -> None:
-        """Asks the process to save and stop."""
-
-    def kill(self) -> None:
-        """Ends the process at once."""
+    def poll(self) -> int | None: ...  # the exit status; None while the process runs
+    def terminate(self) -> None: ...  # asks the process to save and stop
+    def kill(self) -> None: ...  # ends the process at once
 
 
 Start = Callable[[Trial, Sequence[int]], Process]  # (trial, cores) -> process of the trial
