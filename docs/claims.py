@@ -314,10 +314,7 @@ CLAIMS = (
         "A causal model that also learns a larger model's predictions of its text predicts text "
         "better.",
         "distillation",
-        "distillation",
-        "loss_under",
-        "half",
-        "text",
+        Contrast("distillation", "loss_under", "half", "text"),
     ),
     Claim(
         "Block diffusion has a better bound than masked",
