@@ -147,24 +147,22 @@ def add_run_arguments(parser: argparse.ArgumentParser, default: str | None = Non
     about += f" (default: {default})" if default else ""
     run = parser.add_argument("run_file", nargs="?", metavar="RUN", help=about)
     run.completer = _completer("run")  # type: ignore[attr-defined]
+    files = "your own files as the corpus (text, JSONL, Parquet, Arrow, WARC or FASTA): patterns "
+    files += "separated by commas, which set the macro FILES"
+    objective = (
+        "the objective: a name that `pretrax show --list` prints, or your own MODULE.BUILDER"
+    )
+    about_parts = {
+        "model": "the model: a name in gin_configs/models",
+        "corpus": "the corpus: a name in gin_configs/corpora",
+        "data": files,
+        "objective": objective,
+    }
     group = parser.add_argument_group("parts of the run")
-    for name, metavar, text in (
-        ("model", "NAME", "the model: a name in gin_configs/models"),
-        ("corpus", "NAME", "the corpus: a name in gin_configs/corpora"),
-        (
-            "data",
-            "FILES",
-            "your own files as the corpus (text, JSONL, Parquet, Arrow, WARC or FASTA): patterns "
-            "separated by commas, which set the macro FILES",
-        ),
-        (
-            "objective",
-            "NAME",
-            "the objective: a name that `pretrax show --list` prints, or your own MODULE.BUILDER",
-        ),
-    ):
+    for name in CHOICES:
+        metavar = "FILES" if name == "data" else "NAME"
         with contextlib.suppress(argparse.ArgumentError):
-            option = group.add_argument(f"--{name}", metavar=metavar, help=text)
+            option = group.add_argument(f"--{name}", metavar=metavar, help=about_parts[name])
             if name in FOLDERS:
                 option.completer = _completer(name)  # type: ignore[attr-defined]
     add_gin_arguments(parser)
@@ -303,44 +301,54 @@ def chosen_files(
     """
     gin, given = gin_files_of(typed.words, Run)
     names = dict(typed.names)
-    named_run = part_named("run", names.pop("run")).files if "run" in names else ()
-    gin.read((*named_run, *given))
-    macros = gin.macros()
-    bindings = []
+    run_files = part_named("run", names.pop("run")).files if "run" in names else ()
+    macros = gin.read((*run_files, *given)).macros()
     # A macro of the files is meant, for example DATA by --data.
-    for macro in [kind.upper() for kind in names if kind.upper() in macros]:
-        value = value_in_gin(names.pop(macro.lower()), macros[macro].value)
-        bindings.append(f"{macro} = {value}")
-    if required and gin.files and (named_run or not names):
+    for kind in [kind for kind in names if kind.upper() in macros]:
+        value = value_in_gin(names.pop(kind), macros[kind.upper()].value)
+        gin.implied += (f"{kind.upper()} = {value}",)
+    if required and gin.files and (run_files or not names):
         _check_is_run(gin, typed.words)
-    if names and (gin.files or default):
-        if given:  # the parts come between the files of the run and the other files
-            gin = gin.unread().read(named_run) if named_run else _first_run(gin, given)
-        others = given if named_run else given[len(gin.files) :]
-        if not gin.files and default:
-            gin.read([default])
-        macros = gin.macros()
-        run_dir = gin.origin("run_dir")
-        setting = "RUN_DIR" if "RUN_DIR" in macros else "training.Run.run_dir"
-        parts = _parts(names, macros)
-        gin.read((*parts.files, *others))
-        bindings += parts.bindings
-        is_set = any(_SETS_RUN_DIR.match(word) for word in typed.words)
-        if run_dir and run_dir == gin.origin("run_dir") and not is_set:
-            bindings.append(f"{setting} = {_run_dir(str(run_dir[1]), names)!r}")
-    elif required and default and not gin.files:
+    if not gin.files and default and (names or required):
         gin.read([default])
-    gin.implied = tuple(bindings)
-    return gin
+        run_files = (default,)
+    if not names or not gin.files:
+        return gin
+    if not run_files:
+        run_files = _leading_run(gin, given)
+        given = given[len(run_files) :]
+        run_files = run_files or tuple(filter(None, [default]))
+    return _with_parts(gin, run_files, names, given, typed.words)
 
 
-def _first_run(gin: GinFiles, files: Sequence[str]) -> GinFiles:
-    """Reads the first of these files that together give a number of steps; none if none do."""
-    first = gin.unread()
-    for file in files:
-        if first.read([file]).origin("steps"):
-            return first
-    return gin.unread()
+def _leading_run(gin: GinFiles, files: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the first of these files that together give a number of steps; () if none do."""
+    gin = gin.unread()
+    return next((gin.files for file in files if gin.read([file]).origin("steps")), ())
+
+
+def _with_parts(
+    gin: GinFiles,
+    run_files: Sequence[str],
+    names: Mapping[str, str],
+    others: Sequence[str],
+    words: Sequence[str],
+) -> GinFiles:
+    """Returns the files of a run, of its parts, and other files, with the bindings of the parts.
+
+    The run directory is named after the parts, unless the other files or the words set it.
+    """
+    whole = gin.unread().read(run_files)
+    macros = whole.macros()
+    run_dir = whole.origin("run_dir")
+    parts = _parts(names, macros)
+    whole.read((*parts.files, *others))
+    whole.implied = (*gin.implied, *parts.bindings)
+    is_set = any(_SETS_RUN_DIR.match(word) for word in words)
+    if run_dir and run_dir == whole.origin("run_dir") and not is_set:
+        setting = "RUN_DIR" if "RUN_DIR" in macros else "training.Run.run_dir"
+        whole.implied += (f"{setting} = {_run_dir(str(run_dir[1]), names)!r}",)
+    return whole
 
 
 def _parts(names: Mapping[str, str], macros: Collection[str]) -> GinPart:
@@ -349,39 +357,30 @@ def _parts(names: Mapping[str, str], macros: Collection[str]) -> GinPart:
     `--data` is the macro FILES of the chosen corpus, or of the run's own corpus if it has that
     macro, otherwise of `corpora/text_files.gin`.
     """
-    files: tuple[str, ...] = ()
-    bindings: tuple[str, ...] = ()
-    for kind in ("model", "corpus", "objective"):
-        name = names.get(kind)
-        if kind == "corpus" and not name and "data" in names and "FILES" not in macros:
-            name = "text_files"
-        if name:
-            part = part_named(kind, name)
-            files += part.files
-            bindings += part.bindings
-    if "data" in names:
-        bindings += (f"FILES = {value_in_gin(names['data'], current='')}",)
-    return GinPart(files, bindings)
+    named = dict(names)
+    data = named.pop("data", None)
+    if data is not None and "FILES" not in macros:
+        named.setdefault("corpus", "text_files")
+    parts = [part_named(kind, named[kind]) for kind in CHOICES if kind in named]
+    bindings = [binding for part in parts for binding in part.bindings]
+    if data is not None:
+        bindings.append(f"FILES = {value_in_gin(data, current='')}")
+    return GinPart(tuple(file for part in parts for file in part.files), tuple(bindings))
 
 
 def _run_dir(directory: str, names: Mapping[str, str]) -> str:
     """Returns a run directory that is named after the parts of a run.
 
-    >>> _run_dir("runs/decoder", {"objective": "ul2", "data": "a.txt"})
-    'runs/decoder-a_txt-ul2'
+    >>> _run_dir("runs/decoder", {"objective": "mlm", "data": "texts/*.txt"})
+    'runs/decoder-texts_txt-masked_lm'
     """
-    return "-".join([directory, *(_slug(kind, names[kind]) for kind in CHOICES if kind in names)])
-
-
-def _slug(kind: str, name: str) -> str:
-    """Returns a name as a part of a directory's name.
-
-    >>> _slug("data", "texts/*.txt"), _slug("model", "mine/model.gin"), _slug("objective", "mlm")
-    ('texts_txt', 'mine_model', 'masked_lm')
-    """
-    if kind == "objective" and (files := part_named(kind, name).files):
-        name = files[0].removeprefix("objectives/")
-    return re.sub(r"\W+", "_", name.removesuffix(".gin")).strip("_")[:40]
+    words = [directory]
+    for kind in [kind for kind in CHOICES if kind in names]:
+        name = names[kind]
+        if kind == "objective" and (files := part_named(kind, name).files):
+            name = files[0].removeprefix("objectives/")
+        words.append(re.sub(r"\W+", "_", name.removesuffix(".gin")).strip("_")[:40])
+    return "-".join(words)
 
 
 def lines_in_gin(lines: Sequence[str]) -> list[str]:
@@ -417,7 +416,9 @@ def _check_is_run(gin: GinFiles, words: Sequence[str]) -> None:
     """Raises ValueError if the gin files of a command line are only parts of a run."""
     if gin.failure or gin.origin("steps") or any("Run.steps" in word for word in words):
         return
-    parts = [_kind_and_name(file, gin.search_paths) for file in gin.files]
+    kinds = {GIN_CONFIGS / folder: kind for kind, folder in FOLDERS.items()}
+    paths = [find_gin_file(file, gin.search_paths) for file in gin.files]
+    parts = [(kinds.get(path.parent, "part of a run"), path.stem) for path in paths]
     described = [
         f"{file} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}, not a run"
         for file, (kind, _) in zip(gin.files, parts)
@@ -428,10 +429,3 @@ def _check_is_run(gin: GinFiles, words: Sequence[str]) -> None:
         f"{'; '.join(described)}. Expected a run, which gives a number of steps: {hint}, or a run "
         "of your own that includes it."
     )
-
-
-def _kind_and_name(file: str, search_paths: Sequence[str]) -> tuple[str, str]:
-    """Returns ("objective", "ul2") for objectives/ul2.gin; ("part of a run", …) for other files."""
-    path = find_gin_file(file, search_paths)
-    kinds = {GIN_CONFIGS / folder: kind for kind, folder in FOLDERS.items()}
-    return kinds.get(path.parent, "part of a run"), path.stem
