@@ -1,14 +1,12 @@
 """The training loop: takes the steps and calls hooks for metrics, evaluations and checkpoints."""
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 
 import jax
 
-from ..settings import run_directory
 from .built_in_hooks import BuiltInHooks
 from .devices.mesh import placed_on
 from .heldout_evaluation import Evaluation
@@ -17,7 +15,6 @@ from .prefetch import Prefetcher
 from .processes import must_stop_together
 from .reporting.console import StepProgress
 from .reporting.monitor import Monitor
-from .reporting.profiling import Profiler, Steps
 from .reporting.reports import Reports
 from .resuming import ResumableParts, resume
 from .spikes import LossSpike, Rollback
@@ -30,7 +27,6 @@ def take_steps(
     state: State,
     evaluate: Callable[[int, dict], Evaluation],
     reports: Reports,
-    profiled: Steps | None,
 ) -> tuple[State, Evaluation | None]:
     """Trains a run for its remaining steps.
 
@@ -42,7 +38,6 @@ def take_steps(
       parts: the run's plan, checkpoints, batches and metrics, at the same step as the state.
       state: the state to start from. Its buffers are donated.
       evaluate: (step, params) -> `Evaluation`. It measures its own wall time.
-      profiled: steps to trace. None: no steps. Traces are written to the run's TensorBoard folder.
 
     Returns the last state, and the last evaluation or None.
 
@@ -53,12 +48,11 @@ def take_steps(
     steps_taken = int(state.step)
     wall_time = reports.wall_time
     run_hooks = user_hooks(plan)
-    traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
     with (
         StepProgress(reports.console, steps_taken, run.steps) as progress,
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
-        Profiler(profiled, traces, wall_time, reports.warn) as profiler,
+        reports.profiler as profiler,
         contextlib.closing(Prefetcher(parts.batches, run.steps - steps_taken)) as prefetcher,
     ):
         monitor = Monitor(parts, reports, progress)

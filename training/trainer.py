@@ -8,6 +8,7 @@ For example:
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import jax
@@ -39,7 +40,7 @@ from .reporting.console import (
 )
 from .reporting.metrics import MetricsWriter, set_aside
 from .reporting.plots import plot_losses
-from .reporting.profiling import Steps, check_steps, untraced_message
+from .reporting.profiling import Profiler, Steps, check_steps, untraced_message
 from .reporting.reports import Reports
 from .reporting.trackers import make_trackers
 from .reporting.wall_time import WallTime
@@ -119,13 +120,16 @@ def _train(
         _print_start(plan, start, unnamed, console)
         warn = functools.partial(print_warning, console)
         with MetricsWriter(run.run_dir, int(start.step), warn, trackers) as writer:
-            reports = Reports(writer, console, wall_time)
-            step, evaluated = _take_remaining_steps(parts, start, reports, profiled)
-    if evaluated is None:
-        result = Result(run.run_dir, step, False, (), {}, wall_time.seconds())
+            traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
+            profiler = Profiler(profiled, traces, wall_time, warn)
+            reports = Reports(writer, console, wall_time, profiler)
+            step, evaluated = _take_remaining_steps(parts, start, reports)
+    is_finished = evaluated is not None
+    scores, tasks = evaluated or ((), {})
+    result = Result(run.run_dir, step, is_finished, scores, tasks, wall_time.seconds())
+    if not is_finished:
         print_stopped(console, run, result)
         return result
-    result = Result(run.run_dir, step, True, evaluated.scores, evaluated.tasks, wall_time.seconds())
     write_result(result)
     failed = plot_losses(run.run_dir, result.scores) if jax.process_index() == 0 else None
     print_closing(console, plan, result, parts.batches.progress(), failed)
@@ -154,7 +158,7 @@ def _open_parts(plan: Plan) -> Iterator[ResumableParts]:
 
 
 def _take_remaining_steps(
-    parts: ResumableParts, start: State, reports: Reports, profiled: Steps | None
+    parts: ResumableParts, start: State, reports: Reports
 ) -> tuple[int, Evaluation | None]:
     """Trains from a state to the last step, and evaluates that step.
 
@@ -162,7 +166,7 @@ def _take_remaining_steps(
     """
     plan = parts.plan
     evaluate = prepare_evaluation(plan, task_scorer(plan), reports)
-    state, evaluated = take_steps(parts, start, evaluate, reports, profiled)
+    state, evaluated = take_steps(parts, start, evaluate, reports)
     step = int(state.step)
     if step < plan.run.steps:
         return step, None

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from .console import print_warning
 from .metrics import MetricsWriter
+from .profiling import Profiler
 from .wall_time import WallTime
 
 
@@ -16,6 +17,7 @@ class Reports:
     writer: MetricsWriter  # writes the metrics
     console: Console  # shows progress and warnings
     wall_time: WallTime  # counts seconds by kind of work
+    profiler: Profiler  # traces steps for TensorBoard
 
     def warn(self, message: str) -> None:
         print_warning(self.console, message)
