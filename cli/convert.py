@@ -22,7 +22,7 @@ import argparse
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -66,7 +66,6 @@ from ..training.run_configuration import read_directory
 from ..training.saved.imported_runs import check_new, config_text, embedding_rows, write_parameters
 from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms, write_prompt_record
 from ..training.saved.model_card import model_card
-from ..training.saved.result import read_result
 from ..training.saved.runs import SavedModel, open_saved_model
 from . import make_parser
 
@@ -229,8 +228,6 @@ def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.nda
 class SourceRun(NamedTuple):
     """A run to export."""
 
-    directory: str
-    fields: dict[str, Any]  # fields of its config.gin
     saved: SavedModel
     vocabulary: Vocabulary | None
     forms: tuple[PromptForm, ...]
@@ -257,11 +254,11 @@ def export(console: Console, options: argparse.Namespace) -> None:
         atomic_writes.write_checksums(folder)
 
     name = exported.architecture
-    lines = [f"{target} has step {source.saved.step} of {source.directory} as {name}, {dtype}."]
+    lines = [f"{target} has step {source.saved.step} of {options.source} as {name}, {dtype}."]
     lines += [*exported.lacking, *exported.loading]
     if source.vocabulary:
         trained = without_params(source.saved.model, source.vocabulary, source.forms)
-        command = predict_command(source.directory, trained, trusted=options.trust)
+        command = predict_command(options.source, trained, trusted=options.trust)
         lines.append(f"To apply the run to a text: {command}")
     lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
     print_note(console, "\n".join(lines))
@@ -273,18 +270,19 @@ def open_source(options: argparse.Namespace) -> SourceRun:
     saved = open_saved_model(directory, fields=fields)
     vocabulary = saved_vocabulary(directory)
     forms = prompt_forms(directory, fields, vocabulary.ids) if vocabulary else ()
-    return SourceRun(directory, fields, saved, vocabulary, forms)
+    return SourceRun(saved, vocabulary, forms)
 
 
 def write_export(folder: str, source: SourceRun, dtype: str, title: str) -> Exported:
     """Writes the files of an export. `title` is the title of its model card."""
+    directory = source.saved.directory
     model = source.saved.model
     config, params, others = single_transformer(model, source.saved.params)
-    kept = Path(source.directory) / run_directory.IMPORTED
-    ids = config_ids(source.directory, model.layout)
+    kept = Path(directory) / run_directory.IMPORTED
+    ids = config_ids(directory, model.layout)
     extra = ids | kept_config(kept)
     if config.num_classes:
-        extra |= hugging_face.class_labels(run_directory.load_classes(source.directory))
+        extra |= hugging_face.class_labels(run_directory.load_classes(directory))
     family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
     family = hugging_face.write_model(
         folder, config, params, family=family, dtype=dtype, extra=extra
@@ -292,12 +290,14 @@ def write_export(folder: str, source: SourceRun, dtype: str, title: str) -> Expo
     put_back(kept, folder)
     architecture = family.architecture_of(config)
     loading = [UNTIED] if hugging_face.has_untied_warning(family, config) else []
-    if "corpus" in source.fields:  # the run was trained, not only imported
-        write_card(folder, source, architecture, title, loading)
+    if "corpus" in source.saved.fields:  # the run was trained, not only imported
+        parameters = sum(map(math.prod, hugging_face.open_source(folder).shapes.values()))
+        card = model_card(title, source.saved, architecture, parameters, loading)
+        atomic_writes.write_text(Path(folder) / CARD, card)
         if architecture.endswith(hugging_face.WRITING):
             starts = {"decoder_start_token_id": None} if model.layout == "decoder" else {}
             hugging_face.write_generation_config(folder, ids | starts, Decoding().max_new)
-    about_vocabulary = export_vocabulary(source.directory, folder, model, source.forms)
+    about_vocabulary = export_vocabulary(directory, folder, model, source.forms)
     left_out = {*others, *hugging_face.left_out(family, config, params)}
     form = next((form for form in source.forms if form.mode == "embed"), None)
     if form is not None and form.pooling:
@@ -315,18 +315,6 @@ def write_export(folder: str, source: SourceRun, dtype: str, title: str) -> Expo
     if about_vocabulary:
         lacking.append(about_vocabulary)
     return Exported(architecture, lacking, loading)
-
-
-def write_card(
-    folder: str, source: SourceRun, architecture: str, title: str, loading: Sequence[str]
-) -> None:
-    """Writes the model card of a trained run into the folder of its export."""
-    shapes = hugging_face.open_source(folder).shapes.values()
-    parameters = sum(map(math.prod, shapes))
-    result = read_result(source.directory)
-    step = source.saved.step
-    card = model_card(title, source.fields, result, step, architecture, parameters, loading)
-    atomic_writes.write_text(Path(folder) / CARD, card)
 
 
 def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:

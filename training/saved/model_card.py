@@ -5,13 +5,13 @@ follows huggingface.co/docs/hub/model-cards.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...constraints import name_of
 from ..run import longest_rows
-from .result import Result
+from .result import Result, read_result
+from .runs import SavedModel
 
 # End of the name of a class of `transformers` -> the hub's name of its task.
 _TASKS = {
@@ -25,20 +25,18 @@ _TASKS = {
 
 
 def model_card(
-    name: str,
-    fields: Mapping[str, Any],
-    result: Result | None,
-    step: int,
-    architecture: str,
-    parameters: int,
-    loading: Sequence[str],
+    title: str, saved: SavedModel, architecture: str, parameters: int, loading: Sequence[str]
 ) -> str:
-    """Returns the model card of a run at a step, in Markdown.
+    """Returns the model card of a trained run, in Markdown.
+
+    It has the figures of the run's result, unless the result is of another step.
 
     Args:
-      result: the result of the run. A result of another step is left out. None: no result.
       architecture: name of the exported model's class in `transformers`.
+      loading: paragraphs about loading the model.
     """
+    fields = saved.fields
+    step = saved.step
     objective, corpus = (_name(fields[name]) for name in ("objective", "corpus"))
     longest = longest_rows(fields["sequence_lengths"])
     rows = " and ".join(f"{slots:,} {stack} slots" for stack, slots in longest.items())
@@ -46,9 +44,9 @@ def model_card(
     started = f", from the parameters of `{Path(base).name}`" if base else ""
     tasks = (task for end, task in _TASKS.items() if architecture.endswith(end))
     task = next(tasks, "feature-extraction")
-    if result is not None and result.step != step:
-        result = None
-    figures = "".join(f"{line}\n" for line in _figures(result))
+    result = read_result(saved.directory)
+    lines = _figures(result) if result and result.step == step else []
+    figures = "".join(f"{line}\n" for line in lines)
     how_to_load = "".join(f"\n{paragraph}\n" for paragraph in loading)
     return f"""---
 library_name: transformers
@@ -58,7 +56,7 @@ tags:
 - {json.dumps(objective)}
 ---
 
-# {name}
+# {title}
 
 A `{architecture}` of {parameters:,} parameters, trained by pretrax with the objective \
 `{objective}` for {step:,} steps of {fields["batch_size"]:,} rows of up to {rows}, on the text of \
@@ -69,8 +67,8 @@ A `{architecture}` of {parameters:,} parameters, trained by pretrax with the obj
 ```python
 from transformers import AutoTokenizer, {architecture}
 
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = {architecture}.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{title}")
+model = {architecture}.from_pretrained("{title}")
 ```
 {how_to_load}"""
 
@@ -80,8 +78,8 @@ def _name(function: Callable) -> str:
     return name_of(getattr(function, "func", function)).rpartition(".")[2]
 
 
-def _figures(result: Result | None) -> list[str]:
-    if result is None or not (result.scores or result.tasks):
+def _figures(result: Result) -> list[str]:
+    if not (result.scores or result.tasks):
         return []
     lines = ["", "## Figures", ""]
     if result.scores:

@@ -29,6 +29,7 @@ class SavedModel(NamedTuple):
     step: int  # step of the checkpoint
     model: Any  # a `models.Model`
     params: dict  # float32 parameters
+    fields: Mapping[str, Any]  # fields of its config.gin
 
 
 def open_saved_model(
@@ -79,7 +80,7 @@ def open_saved_model(
             )
         with reading_errors(directory, step):
             params = checkpoints.load_params(step, target)
-        return SavedModel(directory, step, built, params)
+        return SavedModel(directory, step, built, params, fields)
 
     with _saved(directory, fields) as checkpoints:
         if step is None:
