@@ -353,9 +353,7 @@ class Stack(nn.Module):
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
         x_BxTxE, depth_states = self._layers(num_layers, embedded_BxTxE, context)
         if num_layers < self.num_layers:
-            states_NxBxTxE = TokensAhead(c, self._layer_class(), name="ahead")(
-                None, x_BxTxE, context
-            )
+            states_NxBxTxE = self._ahead(None, x_BxTxE, context)
             states = {"top": states_NxBxTxE[0], "ahead": states_NxBxTxE[1:]}
         else:
             states = self._last_states(x_BxTxE, embedded_BxTxE, context)
@@ -377,17 +375,17 @@ class Stack(nn.Module):
         c = self.config
         states = {}
         if c.num_ahead and c.ahead == "linear":
-            heads = TokensAhead(c, self._layer_class(), name="ahead")
-            states["ahead"] = heads(None, x_BxTxE, context)
+            states["ahead"] = self._ahead(None, x_BxTxE, context)
         if c.ahead_projections:
             states["last"] = inner_dropout(self, x_BxTxE)
         if c.norm_place != "after":
             x_BxTxE = inner_dropout(self, Norm(c, name="final_norm")(x_BxTxE))
         if c.num_ahead and c.ahead == "sequential":
-            modules = TokensAhead(c, self._layer_class(), name="ahead")
-            carry = x_BxTxE, shifted_left(embedded_BxTxE)
-            states["ahead"] = modules(carry, x_BxTxE, context)
+            states["ahead"] = self._ahead((x_BxTxE, shifted_left(embedded_BxTxE)), x_BxTxE, context)
         return {"top": x_BxTxE} | states
+
+    def _ahead(self, carry, x_BxTxE, context):
+        return TokensAhead(self.config, self._layer_class(), name="ahead")(carry, x_BxTxE, context)
 
     def _embedded(self, x_BxTxE, batch, side):
         """Returns the input of the first layer: the sum of token, type and position embeddings."""
