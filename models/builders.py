@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ..constraints import Count, checked
 from .config import Config, make_config, numbered
 from .experts import ROUTING, Routing, collected
-from .heads import classifiers, heads_of, registered, unembeddings
+from .heads import HEADS, classifiers, heads_of, registered
 from .quantization import quantized
 from .transformer import ENCODED, Transformer
 
@@ -115,19 +115,6 @@ class Outputs(NamedTuple):
     # {term: f32[]}: the factor of each term's sums in the loss, which a training step sets.
     term_factors: dict | None = None
 
-
-# Settings that only a head reads, by the name of the head.
-_HEAD_SETTINGS = {
-    "vocabulary": (
-        "logits_via_embedding",
-        "scale_logits",
-        "vocabulary_layer",
-        "vocabulary_activation",
-        "vocabulary_bias",
-        "logit_softcap",
-    ),
-    "classes": ("num_classes", "classifier_layer"),
-}
 
 # The builders' defaults.
 T5_1_1 = dict(
@@ -241,16 +228,15 @@ def config_of_encoders(builder: str, vocab_size: int, settings: Mapping[str, Any
     Raises:
       ValueError: A setting would have no effect, since the builder does not have its head.
     """
-    known_heads = heads_of(builder)
-    for head, names in _HEAD_SETTINGS.items():
-        for name in names if head not in known_heads else ():
+    for head in HEADS.values():
+        for name in head.settings if builder not in head.builders else ():
             if settings.get(name, getattr(Config, name)) != getattr(Config, name):
                 raise ValueError(
                     f"Got models.{builder}.{name}={settings[name]!r}, expected no value, since "
-                    f"{name} is a setting of the head {head!r}, which models.{builder} does not "
-                    f"have: leave out {name}."
+                    f"{name} is a setting of the head {head.name!r}, which models.{builder} does "
+                    f"not have: leave out {name}."
                 )
-    heads = ("vocabulary",) if "vocabulary" in known_heads else ()
+    heads = ("vocabulary",) if "vocabulary" in heads_of(builder) else ()
     return encoder_config(vocab_size, heads, **settings)
 
 
@@ -272,16 +258,18 @@ def _with_classes(heads, settings: dict) -> dict:
 
     Raises ValueError if the settings have a different `num_classes`.
     """
-    sized = isinstance(heads, Mapping)
-    head_classes = {heads[name] for name in classifiers() if sized and heads.get(name)}
-    setting = {settings["num_classes"]} if settings.get("num_classes") else set()
-    numbers = head_classes | setting
+    if not isinstance(heads, Mapping):
+        return settings
+    numbers = {heads[name] for name in classifiers() if heads.get(name)}
+    if not numbers:
+        return settings
+    numbers |= {settings["num_classes"]} if settings.get("num_classes") else set()
     if len(numbers) > 1:
         raise ValueError(
             f"Got {' and '.join(map(str, sorted(numbers)))} classes from the heads and from "
             "num_classes, expected one number: leave out num_classes, which the objective sets."
         )
-    return settings | {"num_classes": numbers.pop()} if head_classes else settings
+    return settings | {"num_classes": numbers.pop()}
 
 
 def later_keys_flops(config, slots):
@@ -354,7 +342,7 @@ def _head_flops(c: Config, lengths: Mapping[str, int]):
 
     # The heads ahead share the vocabulary projection, or have one each.
     separate = len(c.ahead_projections)
-    further = len(set(unembeddings()) & set(c.heads)) + separate
+    further = sum(head.over_vocabulary for head in heads) + separate
     total += 2 * lengths["predict"] * further * c.emb_dim * c.vocab_size
     predictions = sources * any(head.projects_every_slot for head in heads)
     if "vocabulary" in c.heads:

@@ -212,6 +212,7 @@ class Head(NamedTuple):
     builders: tuple[str, ...]  # names of the builders of `models` that support the head
     # Model settings -> a module that takes hidden states. None if the network builds the head.
     build: Callable[[Config], nn.Module] | None = None
+    settings: tuple[str, ...] = ()  # fields of `Config` that only this head reads
     has_classes: bool = False  # whether the head has `Config.num_classes` outputs
     over_vocabulary: bool = False  # whether the module returns a `Projection` onto the vocabulary
     # (model settings, name=`scope`) -> a module that takes the stack's states and the embeddings of
@@ -259,11 +260,6 @@ def classifiers() -> tuple[str, ...]:
     return tuple(name for name, head in HEADS.items() if head.has_classes)
 
 
-def unembeddings() -> tuple[str, ...]:
-    """Returns the names of the heads that are a further vocabulary projection."""
-    return tuple(name for name, head in HEADS.items() if head.over_vocabulary)
-
-
 def _unembedding(name: str, use: str) -> Head:
     """Returns the head that is a second vocabulary projection of a decoder's states."""
     about = f"a second vocabulary projection, which {use}"
@@ -275,6 +271,10 @@ _BUILT_IN = (
         name="vocabulary",
         about="logits of the ids of the vocabulary",
         builders=(*TRANSFORMERS, "masked_autoencoder", "step_unrolled"),
+        settings=(
+            *("logits_via_embedding", "scale_logits", "logit_softcap"),
+            *("vocabulary_layer", "vocabulary_activation", "vocabulary_bias"),
+        ),
     ),
     Head(
         name="pair",
@@ -322,6 +322,7 @@ _BUILT_IN = (
         about="logits of the classes of a text; the objective sets their number",
         builders=TRANSFORMERS,
         build=lambda c: ClassificationHead(c.num_classes, c.classifier_layer, c),
+        settings=("num_classes", "classifier_layer"),
         has_classes=True,
     ),
     Head(
@@ -429,32 +430,23 @@ def builders_with(heads: Iterable[str]) -> list[str]:
     >>> builders_with({"pair": 2, "vocabulary": None})
     ['encoder']
     """
-    registered = {name for name in heads if not is_numbered(name)}
-    builders = [builder for builder in _builders() if registered <= set(heads_of(builder))]
-    if registered == set(heads):
-        return builders
-    return [builder for builder in builders if builder == "decoder"]
+    needed = {name for name in heads if not is_numbered(name)}
+    builders = [name for name in _builders() if needed <= set(heads_of(name))]
+    return [name for name in builders if name == "decoder" or needed == set(heads)]
 
 
 def check_heads(heads: Iterable[str], model_heads: Iterable[str] | None = None) -> None:
-    """Raises ValueError if no builder of `models` supports all of these heads.
-
-    Args:
-      heads: names of the heads that the objective needs.
-      model_heads: heads of the model to be trained, if the model is known.
-    """
+    """Raises ValueError if no builder of `models` supports all heads that an objective needs."""
     if builders_with(heads):
         return
     supported = "; ".join(f"{name}: {', '.join(heads_of(name))}" for name in _builders())
-    message = (
+    known = "" if model_heads is None else f" This model has the heads {(*model_heads,) or 'none'}."
+    raise ValueError(
         f"The objective needs the heads {list(heads)}, and no model of pretrax has all of them "
         f"({supported}; a decoder also has ahead_2, ahead_3, … and depth_1 … depth_100). Add a "
         "head of your own with models.add_head(NAME, BUILD) in the objective's module, change the "
-        "objective's heads, or train a model of your own that has them."
+        f"objective's heads, or train a model of your own that has them.{known}"
     )
-    if model_heads is not None:
-        message += f" This model has the heads {tuple(model_heads) or 'none'}."
-    raise ValueError(message)
 
 
 def _builders() -> list[str]:

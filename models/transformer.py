@@ -42,7 +42,7 @@ from .activations import ACTIVATIONS
 from .attention_mechanisms import check_outputs
 from .config import Config
 from .experts import Experts
-from .heads import Projection, projection, registered, unembeddings
+from .heads import HEADS, Projection, projection, registered
 from .kernels.attention_blocks import padded
 from .linear import (
     STREAM,
@@ -140,8 +140,10 @@ class Transformer(nn.Module):
         """Returns the `Projection` of a head over the vocabulary, and None for other heads."""
         if name == "vocabulary":
             return self.vocabulary(hidden, self.token_embedding)
-        separate = (*unembeddings(), *self.config.ahead_projections)
-        return self.projections[name](hidden) if name in separate else None
+        is_projection = name in HEADS and HEADS[name].over_vocabulary
+        if is_projection or name in self.config.ahead_projections:
+            return self.projections[name](hidden)
+        return None
 
     def _run(self, stack, side, batch, encoded=None):
         """Returns the stack's hidden states by name.
