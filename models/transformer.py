@@ -30,7 +30,6 @@ Parameters are float32. Matrix products take operands in `dtype` and accumulate 
 softmax, norms and logits are float32 throughout.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -730,33 +729,33 @@ class Attention(nn.Module):
             return self._attention_over(prefix, k, v, bias, cache_slots_BxT)(q, intervals)
         (k, k_copies), (v, v_copies) = (jnp.split(x, [intervals.shape[-1]], axis=1) for x in (k, v))
         attend_clean = self._attention_over(prefix, k, v, bias, cache_slots_BxT)
-        attend_copies = functools.partial(self._attend, k_copies, v_copies, bias)
+        attend_copies = self._attention_over(None, k_copies, v_copies, bias)
         return attention.attend_noised(attend_clean, attend_copies, q, intervals, noised), None
 
-    def _attention_over(self, prefix, k, v, bias, cache_slots_BxT):
-        """Returns a function (q, intervals) -> (output, LSE) over these or the cached keys."""
+    def _attention_over(self, prefix, k, v, bias, cache_slots_BxT=None):
+        """Returns a function (q, intervals) -> (output, LSE) over these or the cached keys.
+
+        Without a prefix, the keys and values are not cached.
+        """
         mechanism = self.config.mechanism
         softcap = self.config.attention_softcap
-        if self.is_mutable_collection("cache") and not self.is_initializing():
-            k_BxGxSxd = self._cached(f"{prefix}key", k, cache_slots_BxT)
-            v_BxGxSxd = self._cached(f"{prefix}value", v, cache_slots_BxT)
-        if k is not None and cache_slots_BxT is None:
-            return functools.partial(self._attend, k, v, bias)
-        if bias is not None:
-            bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
+        attend = mechanism.attend
+        is_cached = k is None or cache_slots_BxT is not None
+        has_cache = self.is_mutable_collection("cache") and not self.is_initializing()
+        if prefix is not None and has_cache:
+            cached = [(f"{prefix}key", k), (f"{prefix}value", v)]
+            cached = [self._cached(name, x, cache_slots_BxT) for name, x in cached]
+        if is_cached:
+            attend = mechanism.attend_cached
+            k, v = cached
+            bias = None if bias is None else bias_at(bias, cache_slots_BxT, k.shape[2])
 
-        def attend_cached(q, intervals):
-            attended = mechanism.attend_cached(q, k_BxGxSxd, v_BxGxSxd, intervals, bias, softcap)
+        def attend_checked(q, intervals):
+            attended = attend(q, k, v, intervals, bias, softcap)
             check_outputs(mechanism, attended, q)
             return attended
 
-        return attend_cached
-
-    def _attend(self, k, v, bias, q, intervals):
-        mechanism = self.config.mechanism
-        attended = mechanism.attend(q, k, v, intervals, bias, self.config.attention_softcap)
-        check_outputs(mechanism, attended, q)
-        return attended
+        return attend_checked
 
     def _normed(self, name, x_BxTxHxd):
         """Returns normed queries or keys: head by head, or all heads of a token jointly."""
