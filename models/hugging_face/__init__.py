@@ -213,9 +213,6 @@ def write_model(
     The parameters that `left_out` names are not written.
 
     Args:
-      directory: folder to write.
-      config: settings of the model.
-      params: parameters of the model, a tree of arrays.
       family: family to export as. None: the first family that can express the model.
       dtype: type of the tensors, "float32" or "bfloat16".
       extra: further fields of config.json, such as special ids. A RoBERTa without a pad_token_id
@@ -257,11 +254,7 @@ def write_model(
 
 
 def _check_heads(config: Config, family: Family, omitted: Collection[str]) -> None:
-    """Raises ValueError if the heads of an export would not compute what the model's heads compute.
-
-    Args:
-      omitted: result of `left_out`.
-    """
+    """Raises ValueError if `transformers` cannot compute the model's heads without these parts."""
     for head in set(classifiers()) & (set(config.heads) - family.heads):
         raise ValueError(
             f"Got a {family.model_type!r} with the head {head!r}, expected no classification head: "
@@ -356,17 +349,17 @@ def family_of(config: Config) -> Family:
 
 def _differences(config: Config, family: Family) -> list[str]:
     """Returns the settings that a round trip through the family's config.json changes."""
-    try:
-        return _differing(config, _round_trip(config, config, family))
-    except _INEXPRESSIBLE:  # its config.json needs values that this model does not have
-        fields = dataclasses.asdict(config)
-        absent = {name: value for name, value in PLACEHOLDERS.items() if not fields[name]}
-        derived = {name: getattr(config, name) for name in ("num_layers", "num_key_heads")}
-        filled = types.SimpleNamespace(**fields | absent | derived)
-    try:
-        return _differing(config, _round_trip(config, filled, family))
-    except _INEXPRESSIBLE as error:
-        return [f"{NOT_EXPRESSIBLE} ({str(error).removesuffix('.')})"]
+    fields = dataclasses.asdict(config)
+    absent = {name: value for name, value in PLACEHOLDERS.items() if not fields[name]}
+    derived = {name: getattr(config, name) for name in ("num_layers", "num_key_heads")}
+    # A config.json may need values that this model does not have.
+    for written in (config, types.SimpleNamespace(**fields | absent | derived)):
+        try:
+            values = family.config(written) | {"model_type": family.model_type}
+            return _differing(config, _read_back(config, values, family))
+        except _INEXPRESSIBLE as error:
+            reason = str(error).removesuffix(".")
+    return [f"{NOT_EXPRESSIBLE} ({reason})"]
 
 
 def _differing(config: Config, exported: Config) -> list[str]:
@@ -389,10 +382,6 @@ def _differing(config: Config, exported: Config) -> list[str]:
 
 # Errors that a family raises for settings that it cannot write or could not read back.
 _INEXPRESSIBLE = (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError)
-
-
-def _round_trip(config: Config, written: Any, family: Family) -> Config:
-    return _read_back(config, family.config(written) | {"model_type": family.model_type}, family)
 
 
 def _read_back(config: Config, values: Mapping[str, Any], family: Family) -> Config:
