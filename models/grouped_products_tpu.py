@@ -19,7 +19,6 @@ def product(block: int, x_AxI, kernels: jax.Array, sizes_N, transposed):
     The rows after the last group are undefined.
 
     Args:
-      block: number of rows of a block.
       kernels: [N, I, O], or [N, O, I] if `transposed`.
     """
     x = _whole_blocks(block, x_AxI)

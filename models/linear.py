@@ -38,12 +38,10 @@ def linear(
 
     Args:
       module: the Flax module that gets the parameters.
-      name: name of the weight.
       x: input, whose last `inputs` axes are contracted.
       shape: shape of the weight, input axes first.
       axes: logical axes of the weight.
       init: initializer of the weight. None: `weights(config)`.
-      inputs: number of input axes.
       slots_last: whether the product is computed and saved as the matrix columns × slots.
       scale: factor of the result.
     """

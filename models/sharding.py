@@ -35,9 +35,6 @@ def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules
     Mesh axes with a single device are left out.
 
     Args:
-      names: logical names of the axes.
-      shape: shape of the array.
-      mesh: the mesh.
       rules: pairs of a logical name and mesh axes. None: the current rules.
     """
 

@@ -139,7 +139,6 @@ def read_params(
     Converting bfloat16 to float32 is exact. Arrays of scanned layers are in memory as a whole.
 
     Args:
-      source: the result of `open_t5x`.
       model: an encoder-decoder of T5's kind. For T5 1.1, set only the sizes of
         `models.encoder_decoder`. For UL2, also set mlp_activations=("silu", "linear"). For T5 1.0,
         also set mlp_activations=("relu",), logits_via_embedding=True and scale_logits=True.

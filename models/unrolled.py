@@ -25,8 +25,6 @@ def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model
     A model without scans, or without a `Config`, is returned unchanged.
 
     Args:
-      model: the model.
-      params: its parameters.
       donate: whether to delete each stacked array after splitting it, so that the model is never in
         memory twice. `params` cannot be used afterwards.
     """

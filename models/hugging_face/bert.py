@@ -199,10 +199,7 @@ def with_positions_from_pad(
     `transformers` counts the ids other than the padding id as positions, so config.json must have
     the padding id of the run's vocabulary. The pad + 1 rows before position 0 are unused and zero.
 
-    Args:
-      config: settings of the model.
-      params: parameters by path. The position embedding is [max_positions + position_offset, E].
-      pad: the padding id.
+    The parameters are by path. The position embedding is [max_positions + position_offset, E].
     """
     if config.positions != "learned" or pad + 1 == config.position_offset:
         return config, dict(params)

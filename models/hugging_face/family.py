@@ -197,10 +197,8 @@ def settings_of(hf: dict, names: Mapping[str, str], gated: bool = False) -> dict
     >>> settings_of({"d_model": 8, "n_head": 2}, {"d_model": "emb_dim", "n_head": "num_heads"})
     {'emb_dim': 8, 'num_heads': 2, 'head_dim': 4}
 
-    Args:
-      hf: the config.json.
-      names: field of the config.json -> our setting.
-      gated: whether the MLP has a second, linear projection.
+    `names` maps fields of the config.json to our settings. If `gated`, the MLP has a second, linear
+    projection.
     """
     settings: dict[str, Any] = {}
     for key, name in names.items():
@@ -288,9 +286,7 @@ def rotary(rope: dict, theta: float | None) -> tuple[float, tuple | None]:
     >>> rotary({"rope_type": "linear", "factor": 2.0}, theta=10_000.0)
     (10000.0, (2.0,))
 
-    Args:
-      rope: the rotary parameters.
-      theta: base of the wavelengths if the parameters lack it.
+    `theta` is the base of the wavelengths if the parameters lack it.
 
     Raises ValueError for a kind other than default, linear and LLaMA 3's, for unknown parameters,
     and for null parameters.

@@ -162,10 +162,7 @@ def write_generation_config(
 ) -> None:
     """Writes settings of greedy decoding for `generate`, unless the directory has settings already.
 
-    Args:
-      directory: folder of the model.
-      ids: special ids, by their names in config.json.
-      max_new_tokens: largest number of tokens that `generate` writes.
+    The special ids have their names in config.json.
     """
     path = Path(directory) / GENERATION
     if not path.exists():

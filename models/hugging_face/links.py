@@ -216,8 +216,6 @@ def imported(
     The caller has checked the names and shapes of the tensors.
 
     Args:
-      links: the links of the family.
-      config: settings of the model.
       shapes: shapes of all our arrays, by path: {"decoder/layers/mlp/wo": (12, 2048, 768)}.
       read: name of a tensor of a checkpoint -> the tensor.
 

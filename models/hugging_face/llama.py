@@ -80,7 +80,6 @@ def llama_like(
     """Returns the record of a decoder that differs from LLaMA only in these arguments.
 
     Args:
-      model_type: `model_type` of config.json.
       name: prefix of the names of the decoder's classes in `transformers`.
       fixed: settings that all models of the family have.
       names: further fields of config.json -> settings.
@@ -176,7 +175,6 @@ def stack_links(c: Config, stack: str, prefix: str, norms: Mapping[str, str]) ->
     """Returns the links of a stack: its dense layers, and the norm after the last layer.
 
     Args:
-      c: settings of the model.
       stack: "encoder" or "decoder".
       prefix: prefix of the names of the stack's tensors.
       norms: norms of a layer, our name -> their name without the suffix "_layernorm".

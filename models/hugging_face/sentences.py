@@ -124,7 +124,6 @@ def write_modules(
     The modules.json of an imported model is kept.
 
     Args:
-      directory: folder of the model.
       emb_dim: E, the width of the hidden states.
       pooling: "first" or "mean".
       head: the kernel [E, E] and bias [E] of the head "embedding", a layer with tanh after pooling.

@@ -137,13 +137,11 @@ def _family(
     """Returns the record of a T5.
 
     Args:
-      model_type: `model_type` of config.json.
       name: prefix of the names of the model's classes in `transformers`.
       scaled: whether the logits are scaled. None: config.json decides. For mT5 and umT5,
         `transformers` ignores config.json and assumes tie_word_embeddings=True. It never scales
         mT5's logits and always scales umT5's. The tensors show whether weights are tied.
       in_every_layer: whether each layer has a bias table.
-      presets: `Family.presets`.
     """
     return Family(
         model_type,

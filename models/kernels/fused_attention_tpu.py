@@ -410,7 +410,6 @@ def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel, p
     Args:
       kernel: the kernel, a `functools.partial` with its `Settings`.
       prefetched: arrays that the specs of blocks read.
-      grid: the grid.
       arrays, specs: the inputs, and the specs of their blocks.
       outputs: (shape and dtype, spec) of each output.
       scratch: shapes of float32 arrays in memory.
