@@ -26,13 +26,15 @@ from ..settings.command_line import GinFiles, at_least, given_options
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
 from ..training.devices.accelerators import kind_of_name, short_names
-from ..training.run_choices import add_run_arguments, parse_run
+from ..training.run_choices import QUICKSTART, add_run_arguments, parse_run
 from . import make_parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = parser_of_plans()
-    options, gin, typed = parse_run(parser, argv)
+    options, gin, typed = parse_run(
+        parser, argv, default=lambda names: QUICKSTART if names else None
+    )
     if mistake := mistake_of(options, gin, given_options(parser, options, argv)):
         parser.error(mistake)
     console = PrintableConsole()

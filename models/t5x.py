@@ -328,18 +328,15 @@ def _check_names(source: TensorFiles, expected: set[str], unscaled: set[str]):
 
 
 def _check_shapes(source: TensorFiles, shapes: Mapping[str, tuple[int, ...]]):
-    wrong = [
-        f"{name} of shape {source.shapes[name]}, expected {shape}"
-        for name, shape in shapes.items()
-        if source.shapes.get(name, shape) != shape
-    ]
+    wrong = [name for name, shape in shapes.items() if source.shapes.get(name, shape) != shape]
     if wrong:
         # Names with the fewest parts come first, such as the embedding before the layers.
-        first = sorted(wrong, key=lambda text: (text.count("."), text))[0]
+        name = min(wrong, key=lambda name: (name.count("."), name))
         more = f", and {len(wrong) - 1} more that do not fit" if len(wrong) > 1 else ""
         raise ValueError(
-            f"Got {first}{more}: the model in {source.path} has different sizes. Set vocab_size, "
-            "emb_dim, num_heads, head_dim and mlp_dim to the values that it was trained with."
+            f"Got {name} of shape {source.shapes[name]}, expected {shapes[name]}{more}: the model "
+            f"in {source.path} has different sizes. Set vocab_size, emb_dim, num_heads, head_dim "
+            "and mlp_dim to the values that it was trained with."
         )
 
 

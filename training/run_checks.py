@@ -53,12 +53,13 @@ def _check_checkpoints(run: Run) -> None:
             f"Got training.Run.local_checkpoint_dir = {local!r} (where local copies are saved) and "
             f"local_checkpoint_minutes = {minutes} (how often): give both, or neither."
         )
-    if local is not None and ("://" in local or "[" in local or "]" in local):
-        raise ValueError(
-            f"Got training.Run.local_checkpoint_dir = {local!r}, expected a folder on each host's "
-            "own disk, without brackets in its name. For a bucket, give the checkpoint_dir."
-        )
     if local is not None:
+        if "://" in local or "[" in local or "]" in local:
+            raise ValueError(
+                f"Got training.Run.local_checkpoint_dir = {local!r}, expected a folder on each "
+                "host's own disk, without brackets in its name. For a bucket, give the "
+                "checkpoint_dir."
+            )
         check_place(local)
     if run.rollback_sigmas is not None and run.checkpoint_every is None:
         raise ValueError(

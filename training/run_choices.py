@@ -237,8 +237,8 @@ def parse_run(
 
     Args:
       default: from the names by kind, such as {"objective": "ul2"}, the gin file of the run whose
-        parts they are, if the command line names no run. None if the command reads the names.
-      required: whether the command reads a run in any case: `default`, if nothing is named.
+        parts they are, if the command line gives no run. None: no run is read.
+      required: whether gin files without such names must be a run.
     """
     words = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
     typed = NamedWords({}, [])
@@ -309,7 +309,7 @@ def chosen_files(
         gin.implied += (f"{kind.upper()} = {value}",)
     if required and gin.files and (run_files or not names):
         _check_is_run(gin, typed.words)
-    if not gin.files and default and (names or required):
+    if not gin.files and default:
         gin.read([default])
         run_files = (default,)
     if not names or not gin.files:
