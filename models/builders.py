@@ -1,5 +1,6 @@
 """Builders of models: from hyperparameters as keywords to a `Model`, a tuple of pure functions."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..constraints import Count, checked
-from .config import Config, make_config, numbered
+from ..constraints import Count, checked, near
+from .config import Config, numbered
 from .experts import ROUTING, Routing, collected
 from .heads import HEADS, classifiers, heads_of, registered
 from .quantization import quantized
@@ -241,16 +242,28 @@ def config_of_encoders(builder: str, vocab_size: int, settings: Mapping[str, Any
 
 
 def _config(vocab_size, builder, defaults, heads, settings, **fixed) -> Config:
-    """Returns a `Config` with the heads that the builder supports.
+    """Returns a `Config` with the heads that the builder supports, from defaults and settings.
 
-    A run's checks reject others.
+    A run's checks reject other heads. Raises ValueError for a setting that is unknown or missing.
     """
     absent = dict(num_encoder_layers=0, num_decoder_layers=0, num_ahead=0, ahead="parallel")
     available = tuple(name for name in heads_of(builder) if name in heads)
     if builder == "decoder":
         available += tuple(f"depth_{percent}" for percent in sorted(numbered(heads, "depth")))
-    settings = _with_classes(heads, settings)
-    return make_config(vocab_size, defaults, settings, heads=available, **(absent | fixed))
+    fixed = dict(vocab_size=vocab_size, heads=available) | absent | fixed
+    fields = {field.name: field for field in dataclasses.fields(Config) if field.name not in fixed}
+    for name in settings:
+        if name not in fields:
+            hint = near(name, fields, f", expected one of {', '.join(fields)}.")
+            raise ValueError(f"Got an unknown setting {name!r} of the model{hint}")
+    values = defaults | _with_classes(heads, settings)
+    required = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
+    if missing := [name for name in required if name not in values]:
+        raise ValueError(
+            f"Got no {', '.join(missing)}, expected a whole number of 1 or more: bind it for the "
+            "model in gin, or pass it."
+        )
+    return Config(**values, **fixed)
 
 
 def _with_classes(heads, settings: dict) -> dict:
@@ -364,32 +377,39 @@ def model_of(config: Config) -> Model:
     """
     ahead_projections = config.ahead_projections
     return from_network(
-        quantized(Transformer(config), config.quantization),
+        Transformer(config),
+        config,
         layout=config.layout,
         heads=(*config.heads, *ahead_projections),
         hidden=() if ahead_projections else config.ahead_names,
         flops=lambda lengths: forward_flops(config, lengths),
-        vocab_size=config.vocab_size,
         config=config,
-        max_positions=config.max_positions,
-        attention=config.attention,
     )
 
 
 def from_network(
-    network: Any, *, layout: str, heads: Iterable[str], hidden: Sequence[str] = (), **fields: Any
+    network: Any,
+    stack: Config,
+    *,
+    layout: str,
+    heads: Iterable[str],
+    hidden: Sequence[str] = (),
+    **fields: Any,
 ) -> Model:
     """Returns the `Model` of a Flax module.
 
     Args:
       network: a module with the methods `__call__(batch)`, `initialize(batch)` and
         `head(name, hidden)`. If it also has `projection(name, hidden)`, `Outputs` does too.
+      stack: settings of its stacks.
       layout: 'encoder_decoder', 'decoder' or 'encoder'.
       heads: names that the method `head` accepts.
       hidden: names of other hidden states that `__call__` returns, which objectives list among
         their heads.
       fields: other fields of `Model`.
     """
+
+    network = quantized(network, stack.quantization)
 
     def init(key, batch):
         return network.init(key, batch, method="initialize")["params"]
@@ -429,6 +449,9 @@ def from_network(
         apply=apply,
         layout=layout,
         heads=(*heads, *hidden),
+        vocab_size=stack.vocab_size,
+        max_positions=stack.max_positions,
+        attention=stack.attention,
         prefill=prefill if decodes else None,
         extend=extend if decodes else None,
         **fields,

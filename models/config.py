@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Interval, MinLen
 
-from ..constraints import NonNegative, OpenShare, Positive, check_fields, near
+from ..constraints import NonNegative, OpenShare, Positive, check_fields
 from .activations import Activation
 from .attention_mechanisms import MECHANISMS, Mechanism
 
@@ -263,30 +263,6 @@ def numbered(heads: Iterable[str], kind: str) -> list[int]:
     """
     matches = (re.fullmatch(rf"{kind}_(\d+)", name) for name in heads)
     return [int(match[1]) for match in matches if match]
-
-
-def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
-    """Returns a `Config` from a builder's defaults, the caller's settings and fixed fields.
-
-    Raises:
-      ValueError: A setting is unknown (the message suggests the nearest name) or missing.
-    """
-    fields = {field.name: field for field in dataclasses.fields(Config)}
-    known = [name for name in fields if name not in fixed and name != "vocab_size"]
-    for name in settings:
-        if name not in known:
-            hint = near(name, known, f", expected one of {', '.join(known)}.")
-            raise ValueError(f"Got an unknown setting {name!r} of the model{hint}")
-    values = defaults | settings | fixed
-    missing = [
-        name for name in known if fields[name].default is dataclasses.MISSING and name not in values
-    ]
-    if missing:
-        raise ValueError(
-            f"Got no {', '.join(missing)}, expected a whole number of 1 or more: bind it for the "
-            "model in gin, or pass it."
-        )
-    return Config(vocab_size=vocab_size, **values)
 
 
 def _check_together(c: Config):

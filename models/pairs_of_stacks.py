@@ -16,7 +16,6 @@ from .heads import LogitScale, NumberHead, Projection, dense, heads_of, projecti
 from .linear import dropout, embedding_weights, inner_dropout
 from .norms import Norm
 from .positions import model_rotation
-from .quantization import quantized
 from .sharding import partitioned
 from .token_embeddings import embed_tokens
 from .transformer import (
@@ -358,16 +357,8 @@ class TwoTowers(nn.Module):
 
 def model_of_encoders(network, config: Config, known, heads, flops, **fields) -> Model:
     """Returns the `Model` of a network whose encoders have this `Config`."""
-    return from_network(
-        quantized(network, config.quantization),
-        layout="encoder",
-        heads=tuple(name for name in known if name in heads),
-        flops=flops,
-        vocab_size=config.vocab_size,
-        max_positions=config.max_positions,
-        attention=config.attention,
-        **fields,
-    )
+    supported = tuple(name for name in known if name in heads)
+    return from_network(network, config, layout="encoder", heads=supported, flops=flops, **fields)
 
 
 def sampled(module: nn.Module, logits_BxKxV):
