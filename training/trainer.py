@@ -125,7 +125,7 @@ def _train(
             reports = Reports(writer, console, wall_time, profiler)
             step, evaluated = _take_remaining_steps(parts, start, reports)
     is_finished = evaluated is not None
-    scores, tasks = evaluated or ((), {})
+    scores, tasks = evaluated or Evaluation((), {})
     result = Result(run.run_dir, step, is_finished, scores, tasks, wall_time.seconds())
     if not is_finished:
         print_stopped(console, run, result)

@@ -352,8 +352,8 @@ def _differences(config: Config, family: Family) -> list[str]:
     fields = dataclasses.asdict(config)
     absent = {name: value for name, value in PLACEHOLDERS.items() if not fields[name]}
     derived = {name: getattr(config, name) for name in ("num_layers", "num_key_heads")}
-    # A config.json may need values that this model does not have.
-    for written in (config, types.SimpleNamespace(**fields | absent | derived)):
+    filled: Any = types.SimpleNamespace(**fields | absent | derived)
+    for written in (config, filled):  # a config.json may need values that this model does not have
         try:
             values = family.config(written) | {"model_type": family.model_type}
             return _differing(config, _read_back(config, values, family))
