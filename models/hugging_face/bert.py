@@ -38,18 +38,16 @@ NAMES = {  # field of config.json -> our setting
     "initializer_range": "init_stddev",
     "hidden_dropout_prob": "dropout_rate",
 }
-POST_NORM = dict(
+NETWORK = dict(  # the settings that ESM shares
     norm="layer",
-    norm_place="after",
     biases=True,
-    embedding_norm=True,
-    positions="learned",
     logits_via_embedding=True,
     vocabulary_layer=True,
     vocabulary_bias=True,
     dropout_inside=False,
     dropout_shared=False,
 )
+POST_NORM = NETWORK | dict(norm_place="after", embedding_norm=True, positions="learned")
 
 
 class Names(NamedTuple):

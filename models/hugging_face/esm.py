@@ -27,27 +27,12 @@ from .family import (
 HARMLESS = field_names("""
     attention_probs_dropout_prob hidden_act max_position_embeddings rope_theta vocab_list
 """)
-NAMES = {  # field of config.json -> our setting
-    "num_hidden_layers": "num_layers",
-    "hidden_size": "emb_dim",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "mlp_dim",
-    "layer_norm_eps": "norm_epsilon",
-    "initializer_range": "init_stddev",
-    "hidden_dropout_prob": "dropout_rate",
+NAMES = {
+    field: name
+    for field, name in bert.NAMES.items()
+    if name not in ("mlp_activations", "num_types")
 }
 POSITIONS = {"rotary": "rotary", "absolute": "learned"}
-PRE_NORM = dict(
-    mlp_activations=("gelu_exact",),
-    norm="layer",
-    biases=True,
-    num_types=0,
-    logits_via_embedding=True,
-    vocabulary_layer=True,
-    vocabulary_bias=True,
-    dropout_inside=False,
-    dropout_shared=False,
-)
 # Published models have the same rotary frequencies in each layer. `transformers` 5 writes a single
 # tensor, with "*" in place of the layer, and reads both.
 FREQUENCIES = "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq"
@@ -79,8 +64,10 @@ def settings(hf: dict, has: Callable[[str], bool]) -> dict:
         position_settings = {"max_positions": size - offset, "position_offset": offset}
     return settings_of(hf, NAMES) | dict(
         **with_heads(hf, bert.heads_of(ESM, has)),
-        **PRE_NORM,
+        **bert.NETWORK,
         **position_settings,
+        mlp_activations=("gelu_exact",),
+        num_types=0,
         positions=positions,
         embedding_norm=bool(hf.get("emb_layer_norm_before")),
         zeroed_token=hf["mask_token_id"] if hf.get("token_dropout") else None,
