@@ -13,7 +13,7 @@ from .family import (
     settings_of,
     with_heads,
 )
-from .links import IN_OUT, VECTOR, Link, dense, linear, norm, table
+from .links import IN_OUT, VECTOR, Link, head_links, linear, norm, table
 
 HARMLESS = field_names("""
     resid_pdrop embd_pdrop attn_pdrop reorder_and_upcast_attn n_ctx summary_type summary_use_proj
@@ -61,7 +61,7 @@ def links(c: Config) -> list[Link]:
     mlp = f"{path}/mlp"
     conv1d = functools.partial(linear, form=IN_OUT)
     joined = tuple(f"{attention}/{name}" for name in ("query", "key", "value"))
-    result = [
+    return [
         table("token_embedding", "transformer.wte"),
         table("decoder/position_embedding", "transformer.wpe"),
         *norm(f"{path}/self_attention_norm", f"{tensor_name}.ln_1", c.biases),
@@ -72,12 +72,8 @@ def links(c: Config) -> list[Link]:
         *conv1d(f"{mlp}/wi_0", f"{tensor_name}.mlp.c_fc", c.biases),
         *conv1d(f"{mlp}/wo", f"{tensor_name}.mlp.c_proj", c.biases),
         *norm("decoder/final_norm", "transformer.ln_f", c.biases),
+        *head_links(c, "classifier"),
     ]
-    if "classes" in c.heads:
-        result += linear("projections_classes/classifier/kernel", "score", False)
-    elif "token_classes" in c.heads:
-        result += dense("projections_token_classes/classifier", "classifier")
-    return result
 
 
 register_families(

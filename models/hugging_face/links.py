@@ -81,6 +81,17 @@ def dense(path: str, tensor_name: str) -> list[Link]:
     ]
 
 
+def head_links(c: Config, classifier: str) -> list[Link]:
+    """Returns the links of a decoder's head. `classifier` is the name of a classifier of tokens."""
+    if "classes" in c.heads:
+        return linear("projections_classes/classifier/kernel", "score", False)
+    if "token_classes" in c.heads:
+        return dense("projections_token_classes/classifier", classifier)
+    if "vocabulary" in c.heads and not c.logits_via_embedding:
+        return [table("vocabulary/embedding", "lm_head")]
+    return []
+
+
 class Location(NamedTuple):
     """The location of one layer's or one expert's array in a tree of parameters."""
 

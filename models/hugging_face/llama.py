@@ -33,7 +33,7 @@ from .family import (
     settings_of,
     with_heads,
 )
-from .links import Link, attention, dense, linear, norm, table
+from .links import Link, attention, head_links, linear, norm, table
 
 HARMLESS = field_names("""
     max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window
@@ -209,20 +209,7 @@ def links(c: Config, experts: Sequence[str] = EXPERTS) -> list[Link]:
     result += linear(f"{path}/router", f"{sparse}.gate", False)
     for our_name, name in zip(("wi_0", "wi_1", "wo"), kernels):
         result += linear(f"{path}/{our_name}", f"{sparse}.experts.{{e}}.{name}", False)
-    if "classes" in c.heads:
-        result += linear("projections_classes/classifier/kernel", "score", False)
-    return result + _token_links(c, "score")
-
-
-def _token_links(c: Config, classifier: str) -> list[Link]:
-    """Returns the links of a head over each token: its class or the vocabulary."""
-    if "classes" in c.heads:
-        return []
-    if "token_classes" in c.heads:
-        return dense("projections_token_classes/classifier", classifier)
-    if "vocabulary" in c.heads and not c.logits_via_embedding:
-        return [table("vocabulary/embedding", "lm_head")]
-    return []
+    return result + head_links(c, "score")
 
 
 def copies(c: Config) -> dict[str, str]:
@@ -406,7 +393,7 @@ def encoder_links(c: Config) -> list[Link]:
     return [
         table("token_embedding", "model.embed_tokens"),
         *stack_links(c, "encoder", "model", NORMS[c.norm_place]),
-        *_token_links(c, "classifier"),
+        *head_links(c, "classifier"),
     ]
 
 
