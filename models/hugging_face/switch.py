@@ -8,7 +8,6 @@ from ..config import Config
 from . import t5
 from .family import (
     ACTIVATIONS,
-    Family,
     field_names,
     known,
     register_families,
@@ -88,18 +87,15 @@ def links(c: Config) -> list[Link]:
 
 
 register_families(
-    Family(
-        "switch_transformers",
-        "SwitchTransformersForConditionalGeneration",
-        "encoder_decoder",
-        "",
-        settings,
-        config,
-        links,
-        t5.copies,
+    t5.T5._replace(
+        model_type="switch_transformers",
+        architecture="SwitchTransformersForConditionalGeneration",
+        settings=settings,
+        config=config,
+        links=links,
         harmless=HARMLESS,
         presets=("switch_*",),
-        shown_mode="infill",
-        ignored=(f"block.0.layer.1.{t5.CROSS}.relative_attention_bias.weight",),
+        by_heads=(),
+        assumes_tied=False,
     )
 )

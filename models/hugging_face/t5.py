@@ -45,7 +45,12 @@ def common_settings(hf: dict) -> dict:
 
 
 def settings(scaled: bool | None, in_every_layer: bool, hf: dict, has) -> dict:
-    """Returns the settings of a T5. `_family` describes the first two arguments."""
+    """Returns the settings of a T5, whose layers have a bias table each if `in_every_layer`.
+
+    `scaled` is whether the logits are scaled. None: config.json decides. For mT5 and umT5,
+    `transformers` ignores config.json and assumes tie_word_embeddings=True. It never scales mT5's
+    logits and always scales umT5's. The tensors show whether weights are tied.
+    """
     projection = hf.get("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
     name = projection.removeprefix("gated-")
@@ -127,48 +132,37 @@ def copies(c: Config) -> dict[str, str]:
     return dict.fromkeys(names + ["lm_head.weight"] * c.logits_via_embedding, "shared.weight")
 
 
-def _family(
-    model_type: str,
-    name: str,
-    scaled: bool | None,
-    in_every_layer: bool = False,
-    presets: tuple[str, ...] = (),
-) -> Family:
-    """Returns the record of a T5.
-
-    Args:
-      name: prefix of the names of the model's classes in `transformers`.
-      scaled: whether the logits are scaled. None: config.json decides. For mT5 and umT5,
-        `transformers` ignores config.json and assumes tie_word_embeddings=True. It never scales
-        mT5's logits and always scales umT5's. The tensors show whether weights are tied.
-      in_every_layer: whether each layer has a bias table.
-    """
-    return Family(
-        model_type,
-        f"{name}ForConditionalGeneration",
-        "encoder_decoder",
-        "",
-        functools.partial(settings, scaled, in_every_layer),
-        functools.partial(config, scaled),
-        links,
-        copies,
-        harmless=HARMLESS,
-        presets=presets,
-        by_heads=classes_of(name, "classes"),
-        assumes_tied=True,
-        shown_mode="infill",
-        # The first T5s were published with an unused bias table.
-        ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
-    )
-
-
-register_families(
-    _family(
-        "t5",
-        "T5",
-        scaled=None,
-        presets=("t5_*", "ul2_*", "encoder_decoder_tiny", "encoder_decoder_8m"),
-    ),
-    _family("mt5", "MT5", scaled=False),
-    _family("umt5", "UMT5", scaled=True, in_every_layer=True, presets=("umt5_*",)),
+T5 = Family(
+    "t5",
+    "T5ForConditionalGeneration",
+    "encoder_decoder",
+    "",
+    functools.partial(settings, None, False),
+    functools.partial(config, None),
+    links,
+    copies,
+    harmless=HARMLESS,
+    presets=("t5_*", "ul2_*", "encoder_decoder_tiny", "encoder_decoder_8m"),
+    by_heads=classes_of("T5", "classes"),
+    assumes_tied=True,
+    shown_mode="infill",
+    # The first T5s were published with an unused bias table.
+    ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
 )
+MT5 = T5._replace(
+    model_type="mt5",
+    architecture="MT5ForConditionalGeneration",
+    settings=functools.partial(settings, False, False),
+    config=functools.partial(config, False),
+    presets=(),
+    by_heads=classes_of("MT5", "classes"),
+)
+UMT5 = T5._replace(
+    model_type="umt5",
+    architecture="UMT5ForConditionalGeneration",
+    settings=functools.partial(settings, True, True),
+    config=functools.partial(config, True),
+    presets=("umt5_*",),
+    by_heads=classes_of("UMT5", "classes"),
+)
+register_families(T5, MT5, UMT5)
