@@ -81,11 +81,8 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
         output.end(out, source.tasks, {"made_by": "pretrax prepare", "settings": settings})
         preparation_report.write(out, report, preparation_page.page(report))
         running.finish(out)
-        tokens = f", {report.tokens:,} tokens" if report.tokens else ""
-        console.print(
-            f"\n{report.documents:,} documents{tokens}. {p.out} holds report.html.", markup=False
-        )
-    print_note(console, f"Next: {output.next_command(p.out)}")
+        console.print(f"\n{report.summary}. {p.out} holds report.html.", markup=False)
+    print_note(console, f"Next: {output.next_command(p.out, source.alphabet)}")
 
 
 def check_unchanged(out: str, before: Any, settings: dict[str, str], fingerprint: str) -> None:

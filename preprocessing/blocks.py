@@ -50,6 +50,7 @@ class Source(NamedTuple):
     # (writer of dropped documents) -> block that yields the documents of a task
     block: Callable[["DroppedExamples"], PipelineStep]
     about: str  # description for the user
+    alphabet: str = ""  # the alphabet of biological sequences; "" for other text
 
 
 class DroppedExamples(contextlib.AbstractContextManager):

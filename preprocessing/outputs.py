@@ -31,7 +31,10 @@ WRITTEN = (  # names of all files and folders that outputs write in OUT
     *("documents", "train", "heldout", "train.blocks", "heldout.blocks"),
     *(STORE, VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER),
 )
-_RUNS = {"dna": "dna_masked", "rna": "dna_masked", "protein": "protein_masked"}  # by alphabet
+# Runs that suit an alphabet. Overlapping k-mers are not masked, since their neighbors have all of
+# their letters.
+_RUNS = {"dna": "dna_masked", "rna": "dna_masked", "protein": "protein_masked"}
+_RUNS_OF_OVERLAPPING = {"dna": "dna_causal", "rna": "dna_causal"}
 _BATCH_CHARACTERS = 1 << 20  # number of characters that are tokenized together
 
 
@@ -46,7 +49,8 @@ class Output(NamedTuple):
     block: Callable[[str, str], PipelineStep]
     # (folder of the output, number of tasks, description) -> None. Runs after the tasks.
     end: Callable[[str, int, Mapping[str, Any]], None]
-    next_command: Callable[[str], str]  # (folder of the output) -> a command that uses it
+    # (folder of the output, alphabet of the source) -> a command that uses the output
+    next_command: Callable[[str, str], str]
 
 
 @checked
@@ -78,11 +82,10 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
         files = [VOCABULARY, *([os.path.basename(tokenizer.path)] if tokenizer.path else [])]
         seal(out, {"train": tasks, "heldout": tasks}, about=about, vocabulary=files)
 
-    def next_command(out: str) -> str:
+    def next_command(out: str, alphabet: str) -> str:
         about = load_vocabulary(os.path.expanduser(out)).about
-        run = _RUNS.get(about.get("alphabet", "").lower(), "decoder")
-        if about.get("overlapping"):  # the neighbors of a masked k-mer have all of its letters
-            run = "decoder"
+        runs = _RUNS_OF_OVERLAPPING if about.get("overlapping") else _RUNS
+        run = runs.get(about.get("alphabet", alphabet).lower(), "decoder")
         return f"pretrax train {run} --corpus=token_store --store={shlex.quote(out)}"
 
     return Output(
@@ -96,16 +99,27 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
 
 def documents() -> Output:
     """Writes the documents to OUT/documents as JSONL.zst, with text, id and metadata."""
+
+    def next_command(out: str, alphabet: str) -> str:
+        """Returns a command that tokenizes the documents without further steps."""
+        command = (
+            f"pretrax prepare --files={shlex.quote(f'{out}/documents/*')} "
+            f"--out={shlex.quote(out.rstrip('/') + '_tokens')} "
+            "--gin.preprocessing.Preparation.steps=[]"
+        )
+        if alphabet:
+            command += (
+                " --gin.outputs.token_store.vocabulary=@vocabularies.letters"
+                f" --gin.vocabularies.letters.alphabet={shlex.quote(alphabet)}"
+            )
+        return command
+
     return Output(
         "write",
         None,
         lambda out, documents: WriteDocuments(os.path.join(out, "documents")),
         lambda out, tasks, about: None,
-        lambda out: (  # tokenizes the documents without further steps
-            f"pretrax prepare --files={shlex.quote(f'{out}/documents/*')} "
-            f"--out={shlex.quote(out.rstrip('/') + '_tokens')} "
-            "--gin.preprocessing.Preparation.steps=[]"
-        ),
+        next_command,
     )
 
 
@@ -156,11 +170,11 @@ class _Tokenize(PipelineStep):
                         continue
                     if is_only:
                         cut = tokens.size - -(-tokens.size // self.heldout_every)
-                        train.add(Document(tokens[:cut]))
-                        heldout.add(Document(tokens[cut:]))
                     else:
-                        writer = heldout if heldout_hash(text) in held_out else train
-                        writer.add(Document(tokens))
+                        cut = 0 if heldout_hash(text) in held_out else tokens.size
+                    for writer, part in ((train, tokens[:cut]), (heldout, tokens[cut:])):
+                        writer.add(Document(part))  # which leaves out an empty document
+                    self.stat_update("heldout", value=int(tokens.size - cut))
                     self.stat_update("forwarded")
                     self.stat_update("tokens", value=int(tokens.size))
                     unknown = int(np.count_nonzero(tokens == tokenizer.unknown))

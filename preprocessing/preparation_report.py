@@ -26,6 +26,7 @@ class StepReport(NamedTuple):
     changed: int | None = None
     tokens: int = 0  # number of tokens that were written
     unknown: int = 0  # number of these tokens that are unknown to the vocabulary
+    heldout: int = 0  # number of these tokens that are held out
     examples: Mapping[str, Sequence[Mapping[str, str]]] = {}  # rule -> [{"id": …, "text": …}]
 
 
@@ -45,6 +46,20 @@ class PreparationReport(NamedTuple):
     def tokens(self) -> int:
         return self.steps[-1].tokens
 
+    @property
+    def summary(self) -> str:
+        """Returns the number of documents and, for a token store, of tokens and held-out tokens.
+
+        >>> step = StepReport("tokenize", 9, 9, {}, tokens=80, heldout=4)
+        >>> PreparationReport("1 file", [step], {}, "").summary
+        '9 documents, 80 tokens (5.0% held out)'
+        """
+        documents = f"{self.documents:,} document{'s' * (self.documents != 1)}"
+        if not self.tokens:
+            return documents
+        share = self.steps[-1].heldout / self.tokens
+        return f"{documents}, {self.tokens:,} tokens ({share:.1%} held out)"
+
 
 def write(out: str, report: PreparationReport, page: str) -> None:
     """Writes the page and then the report, which marks the preparation as finished."""
@@ -61,6 +76,7 @@ def write(out: str, report: PreparationReport, page: str) -> None:
         "documents": report.documents,
         "tokens": report.tokens,
         "unknown_tokens": report.steps[-1].unknown,
+        "heldout_tokens": report.steps[-1].heldout,
         "settings": dict(report.settings),
         "made_of": report.fingerprint,
     }

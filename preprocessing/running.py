@@ -251,5 +251,6 @@ def _report(name: str, rule: str, log: str, tasks: int, block: int, dropped: str
         changed=totals.get("changed"),
         tokens=totals["tokens"],
         unknown=totals["unknown"],
+        heldout=totals["heldout"],
         examples=examples_in(dropped),
     )

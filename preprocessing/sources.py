@@ -99,7 +99,8 @@ def sequences(
     sizes = {path: size for path, size, _ in versions}
     read = functools.partial(_documents_of_sequences, alphabet_named(alphabet), window)
     noun = "file" if len(sizes) == 1 else "files"
-    return _source(read, [alphabet, window, *versions], sizes, task_bytes, noun)
+    source = _source(read, [alphabet, window, *versions], sizes, task_bytes, noun)
+    return source._replace(alphabet=alphabet)
 
 
 def _documents_of_sequences(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -92,6 +93,10 @@ def test_second_run_changes_nothing(prepared, capsys):
     assert planted.tree(prepared / "store") == before
 
 
+LETTERS = "--gin.vocabularies.letters"
+TRAINED = "--gin.outputs.token_store.vocabulary=@vocabularies.trained"
+
+
 @pytest.mark.parametrize(
     "alphabet, run, letters, settings",
     [
@@ -99,11 +104,13 @@ def test_second_run_changes_nothing(prepared, capsys):
         ("rna", "dna_masked", "ACGU", ()),
         ("protein", "protein_masked", "MKTAYIAQR", ()),
         ("HP", "decoder", "HP", ()),
-        ("dna", "decoder", "ACGT", ("letters.k=3", "letters.overlapping=True")),
+        ("dna", "dna_causal", "ACGT", (f"{LETTERS}.k=3", f"{LETTERS}.overlapping=True")),
+        ("dna", "dna_masked", "ACGT", (TRAINED, "--gin.vocabularies.trained.size=600")),
     ],
 )
 def test_suggested_run_suits_alphabet(tmp_path, capsys, alphabet, run, letters, settings):
-    records = (f">{k}\n{letters * (k + 5)}\n" for k in range(40))
+    random = np.random.default_rng(0)
+    records = (f">{k}\n{''.join(random.choice([*letters], 100))}\n" for k in range(40))
     (tmp_path / "records.fa").write_text("".join(records))
     planted.run(
         "--gin_file=preprocessing/sequences.gin",
@@ -111,7 +118,7 @@ def test_suggested_run_suits_alphabet(tmp_path, capsys, alphabet, run, letters, 
         f"--alphabet={alphabet}",
         f"--out={tmp_path / 'store'}",
         "--gin.preprocessing.Preparation.executor=@executors.this_process",
-        *(f"--gin.vocabularies.{setting}" for setting in settings),
+        *settings,
     )
     last_line = capsys.readouterr().out.splitlines()[-1]
     program, command, *arguments = shlex.split(last_line.removeprefix("Next: "))
@@ -207,6 +214,32 @@ def test_suggested_command_tokenizes_documents(tmp_path, capsys):
     planted.run(*shlex.split(command), BYTE_VOCABULARY, THIS_PROCESS)
     report = json.loads((tmp_path / "out_tokens" / "report.json").read_text())
     assert report["documents"] == len(written) and report["tokens"] == sum(map(len, written))
+
+
+def test_large_share_of_held_out_tokens_is_printed(tmp_path, capsys):
+    planted.write_texts(tmp_path / "raw.jsonl", [f"Text {i} of few." for i in range(3)])
+    files = f"--files={tmp_path / 'raw.jsonl'}", f"--out={tmp_path / 'out'}"
+    steps = "--gin.preprocessing.Preparation.steps=[]"
+    planted.run(*files, steps, BYTE_VOCABULARY, THIS_PROCESS)
+    assert "33.3%" in capsys.readouterr().out
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["heldout_tokens"] == len("Text 0 of few.") == report["tokens"] / 3
+
+
+def test_suggested_command_tokenizes_sequences_by_letters(tmp_path, capsys):
+    (tmp_path / "records.fa").write_text("".join(f">{k}\n{'ACGT' * (k + 9)}\n" for k in range(9)))
+    planted.run(
+        "--gin_file=preprocessing/sequences.gin",
+        f"--files={tmp_path / 'records.fa'}",
+        f"--out={tmp_path / 'out'}",
+        "--gin.preprocessing.Preparation.output=@outputs.documents",
+        THIS_PROCESS,
+    )
+    _, _, command = capsys.readouterr().out.rpartition("Next: pretrax prepare ")
+    planted.run(*shlex.split(command), THIS_PROCESS)
+    report = json.loads((tmp_path / "out_tokens" / "report.json").read_text())
+    assert report["tokens"] == sum(4 * (k + 9) for k in range(9))
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Next: pretrax train dna_masked ")
 
 
 def test_unknown_words_are_counted(tmp_path, capsys):
