@@ -196,12 +196,15 @@ def _make_and_stop(
     run_dir: str,
     source: vocabularies.VocabularySource,
 ) -> Vocabulary:
-    if as_partial(factory).function not in (vocabularies.from_file, vocabularies.from_run):
+    texts = source.texts
+    if texts is None:
+        return factory(run_dir, source)
+
+    def announced_texts() -> Iterable[str]:
         notice("Making the vocabulary of the run's corpus.")
-    vocabulary = factory(run_dir, source)
-    if source.texts is not None:
-        raise _VocabularyMade(vocabulary, source.texts)
-    return vocabulary
+        return texts()
+
+    raise _VocabularyMade(factory(run_dir, source._replace(texts=announced_texts)), texts)
 
 
 def from_task(

@@ -67,13 +67,19 @@ def test_only_making_a_vocabulary_is_announced(tmp_path):
     (tmp_path / "a.txt").write_text("some words")
     texts = Partial(corpora.text_files, files=str(tmp_path / "a.txt"))
     of_run = Partial(vocabularies.from_run, run=str(store))
+
+    def trained(run_dir, source):
+        assert [*source.texts()] == ["some words"]
+        return vocabularies.utf8_bytes(run_dir, source)
+
     announced = {
         "store": Partial(corpora.token_store, stores=str(store)),
         "read": Partial(texts.function, **texts.settings, vocabulary=of_run),
-        "made": Partial(texts.function, **texts.settings, vocabulary=vocabularies.utf8_bytes),
+        "bytes": Partial(texts.function, **texts.settings, vocabulary=vocabularies.utf8_bytes),
+        "trained": Partial(texts.function, **texts.settings, vocabulary=trained),
     }
     for name, corpus in announced.items():
         notices = []
         shown = sample_text.from_corpus(corpus, 8, notices.append)
         assert decoded(shown) == ["some"]
-        assert len(notices) == (name == "made")
+        assert len(notices) == (name == "trained")
