@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...settings.partial import Partial, as_partial
@@ -127,21 +127,10 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
                 f"{name} returned {field} of type {type(values).__name__}, expected a list with "
                 "at least one item: draw more, or convert an array with `tolist()`."
             )
-    others = [text for text in (*task.documents, *task.heldout) if not isinstance(text, str)]
-    if others:
-        raise ValueError(f"{name} returned the document {others[0]!r:.80}, expected a string.")
-    for question in task.questions:
-        _check_question(name, question)
-    for pair in task.pairs:
-        _check_pair(name, pair)
-    for site in task.sites:
-        _check_site(name, site)
-    for text, tags in task.tags:
-        if len(tags) != len(text.split()):
-            raise ValueError(
-                f"{name} returned {len(tags)} tags for the {len(text.split())} words of "
-                f"{text!r:.80}, expected one tag for each word: add or remove tags."
-            )
+    for field, mistake_in in _MISTAKES.items():
+        for number, item in enumerate(getattr(task, field)):
+            if mistake := mistake_in(item):
+                raise ValueError(f"{name}: {field}[{number}] {mistake}. It is {item!r:.200}.")
     read = {*task.documents}
     heldout = [text for text in task.heldout if text not in read]
     if not heldout:
@@ -172,47 +161,77 @@ def _checked_name(partial: Partial, seed: int) -> str:
     return name
 
 
-def _check_pair(name: str, pair: Any) -> None:
-    texts = (*pair.right, *pair.wrong) if isinstance(pair, SyntheticPair) else ()
-    has_texts = len(texts) == 4 and all(isinstance(text, str) and text for text in texts)
-    if not has_texts or not pair.kind.isidentifier() or pair.right == pair.wrong:
-        raise ValueError(
-            f"{name} returned the pair {pair!r:.200}, expected a "
-            "`corpora.synthetic_tasks.SyntheticPair` with a kind, two right texts and two wrong "
-            "texts. The wrong texts must differ from the right texts: "
-            "SyntheticPair('order', ('One .', 'Two .'), ('Two .', 'One .'))."
+def _mistake_in_text(text: Any) -> str:
+    return "" if isinstance(text, str) else f"is a {type(text).__name__}, expected a string"
+
+
+def _mistake_in_pair(pair: Any) -> str:
+    if not isinstance(pair, SyntheticPair):
+        return _other_type(pair, "SyntheticPair('order', ('One .', 'Two .'), ('Two .', 'One .'))")
+    texts = (*pair.right, *pair.wrong)
+    if len(texts) != 4 or not all(isinstance(text, str) and text for text in texts):
+        return "has other texts than expected: give `right` and `wrong` two texts each, none empty"
+    if pair.right == pair.wrong:
+        return "has the same texts in `right` and `wrong`, expected other texts: change `wrong`"
+    return _mistake_in_kind(pair.kind)
+
+
+def _mistake_in_site(site: Any) -> str:
+    if not isinstance(site, SyntheticSite):
+        example = "SyntheticSite('free', 'A<extra_id_0> A', (' C', ' D'), (-4.0, -9.5))"
+        return _other_type(site, example)
+    if site.kind not in ("conserved", "free"):
+        return f"has the kind {site.kind!r}, expected 'conserved' or 'free'"
+    if not 1 < len(site.answers) == len(site.log_likelihoods):
+        return (
+            f"has {len(site.answers)} answers and {len(site.log_likelihoods)} log-likelihoods, "
+            "expected at least two answers and one log-likelihood for each answer"
         )
+    return ""
 
 
-def _check_site(name: str, site: Any) -> None:
-    fits = isinstance(site, SyntheticSite) and site.kind in ("conserved", "free")
-    if not fits or not 1 < len(site.answers) == len(site.log_likelihoods):
-        raise ValueError(
-            f"{name} returned the site {site!r:.200}, expected a "
-            "`corpora.synthetic_tasks.SyntheticSite` of the kind 'conserved' or 'free', with two "
-            "or more answers and one log-likelihood for each answer: SyntheticSite('free', "
-            "'A<extra_id_0> A', (' C', ' D'), (-4.0, -9.5))."
-        )
-
-
-def _check_question(name: str, question: Any) -> None:
-    answers = question.answers if isinstance(question, SyntheticQuestion) else None
+def _mistake_in_question(question: Any) -> str:
+    if not isinstance(question, SyntheticQuestion):
+        example = "SyntheticQuestion('capitals', 'The capital of France is', (' Paris', ' Rome'))"
+        return _other_type(question, example)
+    answers = question.answers
     if not isinstance(answers, list | tuple) or not all(isinstance(x, str) for x in answers):
-        raise ValueError(
-            f"{name} returned the question {question!r:.200}, expected a "
-            "`corpora.synthetic_tasks.SyntheticQuestion` whose answers are a tuple of strings, got "
-            f"the answers {answers!r:.80}: write for example "
-            "SyntheticQuestion('capitals', 'The capital of France is', (' Paris', ' Rome'))."
+        return f"has the answers {answers!r:.80}, expected a tuple of strings: (' Paris', ' Rome')"
+    if repeated := [answer for answer in answers if answers.count(answer) > 1]:
+        return f"has the answer {repeated[0]!r} more than once: give each answer once"
+    if not 0 < question.right < len(answers):
+        return (
+            f"has {len(answers)} answers, of which right={question.right} are correct, expected at "
+            "least one correct and one wrong answer: change the answers or `right`"
         )
-    duplicates = [answer for answer in answers if answers.count(answer) > 1]
-    if duplicates:
-        raise ValueError(
-            f"{name} returned the question {question!r:.200}, whose answers contain "
-            f"{duplicates[0]!r} more than once: remove the correct answer from the wrong answers."
-        )
-    if not question.kind.isidentifier() or not 0 < question.right < len(answers):
-        raise ValueError(
-            f"{name} returned the question {question!r:.200}, expected a kind that is a Python "
-            "identifier, such as 'capitals', and at least one correct and one wrong answer: change "
-            "the kind, the answers or `right`, the number of correct answers."
-        )
+    return _mistake_in_kind(question.kind)
+
+
+def _mistake_in_tags(tagged: tuple[str, Sequence[str]]) -> str:
+    text, tags = tagged
+    words = len(text.split())
+    if len(tags) == words:
+        return ""
+    return f"has {words} words and {len(tags)} tags, expected one tag for each word"
+
+
+def _other_type(item: Any, example: str) -> str:
+    expected = example.partition("(")[0]
+    return f"is a {type(item).__name__}, expected a `{expected}`, for example {example}"
+
+
+def _mistake_in_kind(kind: Any) -> str:
+    if isinstance(kind, str) and kind.isidentifier():
+        return ""
+    return f"has the kind {kind!r}, expected a Python identifier, such as 'capitals'"
+
+
+# For each field of a synthetic task, a function that returns what is wrong with an item, or "".
+_MISTAKES: Mapping[str, Callable[[Any], str]] = {
+    "documents": _mistake_in_text,
+    "heldout": _mistake_in_text,
+    "questions": _mistake_in_question,
+    "pairs": _mistake_in_pair,
+    "sites": _mistake_in_site,
+    "tags": _mistake_in_tags,
+}
