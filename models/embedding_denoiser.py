@@ -52,8 +52,9 @@ def embedding_denoiser(
     probabilities are exact for independent, equally frequent tokens.
 
     The encoder may also read its own estimate of the text, the mean embedding under its predictions
-    in a first pass (self-conditioning; Chen et al. 2022, arXiv:2208.04202). No gradient of the
-    tokens' loss passes through it; the losses of routers count both passes.
+    in a first pass (self-conditioning; Chen et al. 2022, arXiv:2208.04202). The estimate of a slot
+    without noise is its own embedding. No gradient of the tokens' loss passes through the estimate;
+    the losses of routers count both passes.
 
     Differences from Chen et al. 2026 (arXiv:2604.11748) and their published code: the layers are
     those of `encoder`, the time is added to the inputs instead of scaling every layer (adaLN), and
@@ -184,18 +185,21 @@ class EmbeddingDenoiser(nn.Module):
             x_BxTxE = read_BxTxE + time_BxTxE + self.estimate_in(both)
             return self.out(self.encoder(x_BxTxE, batch, "encoder")["top"]) + skip_BxTxE
 
+        def estimates_of(states_BxTxE):
+            """Returns f[B, T, E]: for a slot without noise, its own embedding."""
+            return jnp.where(is_noised_BxTx1, self._estimates(states_BxTxE), z_BxTxE)
+
         estimates_BxTxE = jnp.zeros_like(z_BxTxE)
         if "encoder_estimates" in batch:
             estimates_BxTxE = batch["encoder_estimates"]
         elif "encoder_self_conditioned" in batch:
             is_read_BxTx1 = (batch["encoder_self_conditioned"] > 0)[..., None]
-            first_BxTxE = self._estimates(states(estimates_BxTxE))
+            first_BxTxE = estimates_of(states(estimates_BxTxE))
             estimates_BxTxE = jnp.where(is_read_BxTx1, jax.lax.stop_gradient(first_BxTxE), 0.0)
         top_BxTxE = states(estimates_BxTxE)
         if "encoder_next_levels" not in batch:
             return {"top": top_BxTxE}
-        # A slot without noise is known: its estimate is its own embedding.
-        estimates_BxTxE = jnp.where(is_noised_BxTx1, self._estimates(top_BxTxE), z_BxTxE)
+        estimates_BxTxE = estimates_of(top_BxTxE)
         next_ratio_BxT = noise_ratio(batch["encoder_next_levels"], self.location, self.scale)
         next_BxTxE = flow(z_BxTxE, estimates_BxTxE, ratio_BxTx1, next_ratio_BxT[..., None])
         return {"top": top_BxTxE, "estimates": estimates_BxTxE, "next_noised": next_BxTxE}

@@ -36,7 +36,8 @@ def embedding_diffusion(ids: TokenIds, self_conditioned: Share = 0.5) -> Objecti
 
     In half of the documents, as in generation, the model also reads its own estimate of the text
     (self-conditioning; Chen et al. 2022, arXiv:2208.04202). The estimate comes from a first pass
-    without a gradient.
+    without a gradient. Tokens without noise, such as end-of-sequence, are estimated by their own
+    embedding, as in the code of ELF (Hu et al. 2026, arXiv:2605.10938).
 
     Args:
       ids: only text tokens are noised and predicted.

@@ -39,7 +39,8 @@ def follow_flow(
     and the embeddings move toward the mean embedding of its predictions, which the next step also
     reads as the model's estimate of the masks. In the end, each mask gets its most likely token
     (Chen et al. 2026, arXiv:2604.11748, and their published sampler). Unlike in training, the given
-    tokens have no noise, and the estimate of a given token is its own embedding.
+    tokens have no noise. As in training, the estimate of a token without noise is its own
+    embedding.
 
     Args:
       trained: a model that `objectives.embedding_diffusion` trained.

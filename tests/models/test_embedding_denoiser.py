@@ -76,12 +76,15 @@ def test_given_noised_embeddings_replace_seeds():
 
 def test_estimate_is_the_mean_embedding_of_a_first_pass_without_gradient():
     model, params = denoiser(3)
-    conditioned = np.array([[0, 0, 0, 0, 0, 1, 1, 0]], np.int32)
+    conditioned = np.array([[0, 0, 0, 0, 1, 1, 1, 0]], np.int32)
     both = BATCH | {"encoder_self_conditioned": conditioned}
     table = params["token_embedding"]
     e = table / np.linalg.norm(table, axis=1, keepdims=True) * 4
-    estimates = softmax(predictions(BATCH, 3), -1) @ np.asarray(e) * conditioned[..., None]
-    given = BATCH | {"encoder_estimates": estimates.astype(np.float32)}
+    predicted = softmax(predictions(BATCH, 3), -1) @ np.asarray(e)
+    is_noised = BATCH["encoder_noise_levels"][..., None] > 0
+    estimates = np.where(is_noised, predicted, e[BATCH["encoder_input_tokens"]])
+    estimates = (estimates * conditioned[..., None]).astype(np.float32)
+    given = BATCH | {"encoder_estimates": estimates}
     np.testing.assert_allclose(predictions(both, 3), predictions(given, 3), atol=1e-4)
     assert np.abs(predictions(both, 3) - predictions(BATCH, 3))[0, 5:7].max() > 0.01
 
