@@ -183,11 +183,26 @@ def reported(asked: str, gin: GinFiles) -> str:
     """Returns the directory of results for a comparison's name, gin file or directory.
 
     A directory may have the name of a comparison, like the folder objectives of a checkout.
+
+    Raises ValueError for settings that a report of existing results would ignore.
     """
     is_name = asked.endswith(".gin") or asked in named_comparisons()
-    if has_results(asked) or (Path(asked).is_dir() and not is_name):
-        return asked
-    return comparison_of(asked, gin).directory
+    is_kept_alone = has_results(asked) or (Path(asked).is_dir() and not is_name)
+    directory = asked if is_kept_alone else comparison_of(asked, gin).directory
+    if gin.bindings and (is_kept_alone or not _set_only_directory(asked, gin)):
+        raise ValueError(
+            f"--report shows the results in {directory} as they are, so settings of the comparison "
+            "(--gin.…) would have no effect: leave them out, or run what is missing by the name or "
+            "gin file of the comparison without --report."
+        )
+    return directory
+
+
+def _set_only_directory(asked: str, gin: GinFiles) -> bool:
+    """Returns whether the bindings of a command line change nothing but the directory."""
+    changed = comparison_of(asked, gin)
+    unchanged = read_comparison(asked, (), gin.search_paths, gin.trusted)
+    return changed == dataclasses.replace(unchanged, directory=changed.directory)
 
 
 def is_kept(asked: str) -> bool:

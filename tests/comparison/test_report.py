@@ -454,6 +454,22 @@ def test_settings_of_runs_have_no_effect_on_kept_results(run_results, tmp_path, 
         compare.check_options(compare.parse([str(tmp_path), "--power", option])[0])
 
 
+def test_report_of_kept_results_rejects_settings(run_results, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results.write(tmp_path / "kept", run_results)
+
+    def reported(name, *options):
+        gin = compare.parse([name, "--report", *options])[1]
+        return compare.reported(name, gin)
+
+    seeds = "--gin.comparison.Comparison.seeds=[0,1]"
+    with refuses(ValueError, "kept", "--report", "--gin"):
+        reported("kept", seeds)
+    with refuses(ValueError, "comparisons/masking_rate", "--report", "--gin"):
+        reported("masking_rate", seeds)
+    assert reported("masking_rate", "--gin.DIRECTORY=kept") == "kept"
+
+
 def test_folder_without_results_is_rejected(tmp_path, capsys):
     with refuses(SystemExit, 2):
         compare.main([str(tmp_path), "--report"])
