@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from ..constraints import check_fields
 from ..data.corpus import UNCUT_COLUMNS, Corpus
 from ..data.packing import Packing
+from ..data.token_store_files import is_sealed
 from ..models import Model
 from ..models.attention_mechanisms import MECHANISMS
 from ..models.sharding import mesh_axes, spec_of
@@ -79,6 +80,11 @@ def _check_directories_and_processes(run: Run) -> None:
         raise ValueError(
             f"Got run_dir = {run.run_dir}, which is a file, expected a directory: give another "
             "(--run_dir=runs/NAME)."
+        )
+    if is_sealed(run.run_dir):  # the run would replace the vocabulary of the store
+        raise ValueError(
+            f"Got run_dir = {run.run_dir}, which is a token store, expected a directory for the "
+            "run: give another (--run_dir=runs/NAME)."
         )
     where = checkpoints(run.run_dir, run.checkpoint_dir)
     if "[" in where or "]" in where:  # Orbax takes brackets for a pattern and finds no files

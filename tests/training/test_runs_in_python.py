@@ -115,6 +115,13 @@ def test_corpus_without_matching_columns_is_rejected(run, tmp_path):
     tiny.planned(dataclasses.replace(answers, corpus=pairs))
 
 
+def test_store_is_rejected_as_a_run_directory(run, tmp_path):
+    """A run would replace the vocabulary of the store."""
+    write_store(tmp_path / "store", [[5, 6]] * 100, tiny.IDS)
+    with refuses(ValueError, tmp_path / "store", "--run_dir"):
+        tiny.planned(dataclasses.replace(run, run_dir=str(tmp_path / "store")))
+
+
 calls = []
 
 
