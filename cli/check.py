@@ -26,7 +26,7 @@ from ..inference.trained import check_modes
 from ..models.heads import check_heads
 from ..objectives import Objective, contract, members_of
 from ..objectives.catalog import CATALOG, run_of
-from ..objectives.laws import LAWS, USUAL, broken, raised
+from ..objectives.laws import LAWS, USUAL, broken
 from ..objectives.token_ids import specimen_ids
 from ..settings.command_line import offer_completions, parse_options
 from ..settings.partial import Partial, as_partial, parameters
@@ -96,12 +96,7 @@ def built(name: str, settings: Sequence[str]) -> Objective:
         raise ValueError(
             f"{name} has no setting {listed(unknown)}; its settings: {', '.join(known) or 'none'}."
         )
-    try:
-        return contract.build(functools.partial(build, **values), SPECIMEN)
-    except ValueError:
-        raise
-    except Exception as error:  # a user's function may raise any error
-        raise ValueError(f"{name} could not be built: {raised(error)}") from error
+    return contract.build(functools.partial(build, **values), SPECIMEN)
 
 
 def builder_named(name: str) -> Partial:

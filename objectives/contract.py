@@ -531,7 +531,8 @@ class Member(NamedTuple):
 def build(builder: Builder, ids: TokenIds) -> Objective:
     """Returns the builder's objective.
 
-    Raises ValueError if it is not a builder, and for facts of an unknown kind.
+    Raises ValueError if it is not a builder or raises another error, and for facts of an unknown
+    kind.
     """
     if not callable(builder):
         raise ValueError(
@@ -539,7 +540,14 @@ def build(builder: Builder, ids: TokenIds) -> Objective:
             "pass span_corruption instead of span_corruption(ids), and set its arguments with "
             "functools.partial."
         )
-    objective = builder(ids)
+    try:
+        objective = builder(ids)
+    except ValueError:
+        raise
+    except Exception as error:  # a user's function may raise any exception
+        raise ValueError(
+            f"The objective could not be built: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(objective, Objective):
         raise ValueError(
             f"The builder returned a {type(objective).__name__}, expected an Objective."

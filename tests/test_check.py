@@ -100,7 +100,7 @@ def test_broken_objective_fails_with_exit_status_1(module, capsys, settings, wor
         (["{module}.shifted", "by={{[]: 1}}"], ["by={[]: 1}"]),
         (["{module}.of_rows_in_words"], ["Rows(kind)"]),
         (["{module}.shifted", "by=1", "apart=True", "by=2"], ["by=1", "by=2"]),
-        (["{module}.failing"], ["own_objectives.py, line 22", "AttributeError"]),
+        (["{module}.failing"], ["own_objectives.py:22", "AttributeError"]),
         (["{module}.with_a_head"], [["vocabulary", "pooled"]]),
         (["pretrax.objectives.check_token_ids"], ["TokenIds", "Objective"]),
     ],

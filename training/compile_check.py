@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from ..constraints import name_of
 from ..data.corpus import Corpus
 from ..models.experts import active_parameters, assigned_share
-from ..objectives.contract import with_corpus_classes
+from ..objectives.contract import build, with_corpus_classes
 from ..objectives.token_ids import specimen_ids
 from ..settings.partial import as_partial
 from .buckets import folder_of, is_bucket
@@ -175,7 +175,7 @@ def _elsewhere(run: Run, devices) -> tuple[Corpus, Mesh]:
 
 def _corpus_of(run: Run) -> Corpus:
     ids = specimen_ids(planned_rows(fields_of(run)))
-    objective = run.objective(ids)
+    objective = build(run.objective, ids)
     counts = with_corpus_classes(objective, 2) != objective
     unread: Any = None  # a compile check reads no text
     columns = [objective.facts.rows.column, "teacher" if objective.facts.teacher else None]

@@ -13,7 +13,7 @@ from ..data.packing import Packing, max_documents_per_row, plan_packing, resolve
 from ..inference.trained import check_modes
 from ..models import Model
 from ..objectives import Objective, Row, RowGroup, TokenIds, row_groups
-from ..objectives.contract import with_corpus_classes
+from ..objectives.contract import build, with_corpus_classes
 from ..objectives.layouts import LAYOUTS
 from ..settings.run_directory import is_run
 from .batches import Batches, GroupSchedule, group_schedules, member_of_step
@@ -131,7 +131,7 @@ def _opened_corpus(run: Run) -> Corpus:
 
 def _checked_objective(run: Run, corpus: Corpus) -> Objective:
     """Returns the objective for the ids and classes of a corpus, which has what it reads."""
-    objective = run.objective(corpus.ids)
+    objective = build(run.objective, corpus.ids)
     check_modes(objective.facts.prompt_forms)
     check_columns(corpus, objective)
     check_sources(corpus, objective)

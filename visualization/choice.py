@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ..objectives import Builder, TokenIds, members_of
 from ..objectives.catalog import ARCHITECTURES, Entry
-from ..objectives.contract import with_corpus_classes
+from ..objectives.contract import build, with_corpus_classes
 from ..objectives.layouts import LAYOUTS, supporting_layouts
 
 
@@ -61,11 +61,12 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
     """
     if choice.model is not None:
         # The layout does not depend on the number of classes.
-        return choice.model(ids.size, with_corpus_classes(choice.build(ids), 2).facts.heads).layout
+        objective = with_corpus_classes(build(choice.build, ids), 2)
+        return choice.model(ids.size, objective.facts.heads).layout
     if choice.entry:
         return layout_of(choice.entry)
     layouts = supporting_layouts(
-        [member.objective.lengths(100) for member in members_of(choice.build(ids))]
+        [member.objective.lengths(100) for member in members_of(build(choice.build, ids))]
     )
     if not layouts:
         raise ValueError(

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..data.packing import resolve_packing
 from ..objectives import Objective, TokenIds, packed_lengths
+from ..objectives.contract import build
 from ..objectives.laws import check_objective, is_user_defined
 from ..objectives.layouts import LAYOUTS
 from .choice import Choice, layout_for
@@ -60,7 +61,7 @@ def picture(
     """
     ids = text.reader.ids
     layout = layout or layout_for(choice, ids)
-    objective = choice.build(ids)
+    objective = build(choice.build, ids)
     if is_user_defined(objective):
         check_objective(objective, ids)
     members = shown_objectives(objective, layout, ids)

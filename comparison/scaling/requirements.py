@@ -16,7 +16,7 @@ from ...data.packing import max_documents_per_row, resolve_packing
 from ...models.builders import abstract_params
 from ...models.experts import active_parameters
 from ...objectives import Objective, RowGroup, members_of
-from ...objectives.contract import mean_rate, with_corpus_classes
+from ...objectives.contract import build, mean_rate, with_corpus_classes
 from ...objectives.layouts import LAYOUTS
 from ...objectives.token_ids import specimen_ids
 from ...settings.partial import as_partial
@@ -69,7 +69,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     rows = planned_rows(fields)
     ids = specimen_ids(rows)
     # The number of classes hardly changes the cost.
-    objective = with_corpus_classes(fields["objective"](ids), 2)
+    objective = with_corpus_classes(build(fields["objective"], ids), 2)
     model = fields["model"](rows, objective.facts.heads)
     policy, _ = resolve_packing(objective, fields.get("packing"), fields.get("mark_document_ends"))
     groups = objectives.row_groups(

@@ -115,6 +115,17 @@ def test_corpus_without_matching_columns_is_rejected(run, tmp_path):
     tiny.planned(dataclasses.replace(answers, corpus=pairs))
 
 
+@pytest.mark.parametrize(
+    "builder, values",
+    [(lambda ids: ids.none, ["AttributeError"]), (lambda ids: None, ["NoneType", "Objective"])],
+    ids=["raises", "none"],
+)
+def test_broken_builder_is_rejected(run, tmp_path, builder, values):
+    broken = dataclasses.replace(run, run_dir=str(tmp_path / "run"), objective=builder)
+    with refuses(ValueError, *values):
+        tiny.planned(broken)
+
+
 def test_store_is_rejected_as_a_run_directory(run, tmp_path):
     """A run would replace the vocabulary of the store."""
     write_store(tmp_path / "store", [[5, 6]] * 100, tiny.IDS)
