@@ -12,6 +12,7 @@ that no model has.
 import argparse
 import ast
 import functools
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         builder = options.objective
         if "." not in builder:
             builder = selector_of(builder_named(builder).function)
-        settings = "".join(f" --gin.{builder}.{setting}" for setting in options.settings)
-        see = f"To see it: pretrax show --objective={options.objective}{settings}"
-        print_note(console, see)
+        words = [f"--objective={options.objective}"]
+        words += [f"--gin.{builder}.{setting}" for setting in options.settings]
+        print_note(console, f"To see it: {shlex.join(['pretrax', 'show', *words])}")
     if count:
         sys.exit(1)
 

@@ -20,6 +20,7 @@ that an objective needs, and --tokenizer adds a tokenizer to a model without one
 
 import argparse
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -198,8 +199,9 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
     holds = "config.gin, checkpoints/" + (", vocabulary.json" if vocabulary else "")
     lines = [f"{run_dir} has {imported.kind}, {count:,} parameters: {holds}."]
     if vocabulary is None:
-        model = f" --model={options.model}" if options.model else ""
-        lines += tokenizer_lines(f"--from={options.source} --to={run_dir}{model}", run_dir)
+        words = [f"--from={options.source}", f"--to={run_dir}"]
+        words += [f"--model={options.model}"] if options.model else []
+        lines += tokenizer_lines(shlex.join(words), run_dir)
     else:
         trained = without_params(imported.model, vocabulary, imported.prompt_forms)
         lines += next_lines(run_dir, trained, rows, imported.shown_mode)
