@@ -12,12 +12,15 @@ those that are named. The server listens only to this machine. Ctrl-C ends it.
 
 import argparse
 import os
+import shlex
 import sys
 import webbrowser
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 
+from ..comparison.report import PAGE as REPORT
 from ..explorer import gallery
 from ..explorer.pages import Explorer
 from ..explorer.server import LOCAL, LOOPBACK, Server
@@ -80,6 +83,13 @@ def explorer_of(options: argparse.Namespace) -> Explorer:
     objective = options.objective if "." in options.objective else find(options.objective)
     for run in options.run:
         check_is_run(run)
+    for directory in options.comparison:
+        if not (Path(directory) / REPORT).exists():
+            raise ValueError(
+                f"{directory} is not the directory of a comparison (it has no {REPORT}): give one "
+                "that `pretrax compare` wrote, or write its report with "
+                f"`pretrax compare {shlex.quote(directory)} --report`."
+            )
     return Explorer(options.run, options.comparison, objective, options.trust)
 
 

@@ -80,9 +80,10 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
+            reason = str(error).rstrip(".")
             raise ValueError(
-                f"Cannot listen on {host} at --port={port}: {error}. Choose another port, or none "
-                "for a free one."
+                f"Cannot listen at --host={host} and --port={port}: {reason}. Choose another port, "
+                "or none for a free one, and an address of this machine as the host."
             ) from error
         self.host = host
 

@@ -74,6 +74,11 @@ def test_export_rejects_options_that_it_does_not_use(tmp_path, capsys):
         explore.main([f"--export={tmp_path}", "--objective=ul2"])
 
 
+def test_folder_without_a_report_is_rejected(tmp_path, capsys):
+    with exits(capsys, tmp_path, "report.html"):
+        explore.main([f"--comparison={tmp_path}", "--no_browser"])
+
+
 @pytest.mark.slow
 def test_export_prints_where_the_pages_are(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(explore, "CATALOG", ["causal_lm"])

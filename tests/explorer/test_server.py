@@ -170,6 +170,8 @@ def test_unusable_port_is_rejected(server):
     for port in server.server_address[1], 70_000:
         with refuses(ValueError, "--port", port):
             Server(server.site, port)
+    with refuses(ValueError, "--host=203.0.113.1"):  # an address of no machine
+        Server(server.site, host="203.0.113.1")
 
 
 def test_servers_have_different_tokens(server):
