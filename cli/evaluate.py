@@ -25,6 +25,7 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import get_args
 
 from rich.console import Console
@@ -69,6 +70,7 @@ from ..settings.command_line import (
     offer_completions,
     opening,
     parse_options,
+    with_values_joined,
 )
 from ..settings.printable import PrintableConsole, plain_table, print_note
 from ..settings.progress_bar import progress_bar
@@ -161,7 +163,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_device_arguments(parser)
     add_trust_argument(parser)
     offer_completions(parser)
-    words = sys.argv[1:] if argv is None else argv
+    words = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
     options = parse_options(parser, [word for word in words if not word.startswith("--gin.")])
     options.settings = [x.removeprefix("--gin.") for x in words if x.startswith("--gin.")]
     if mistake := mistake_of(options, given_options(parser, options, argv)):
@@ -189,6 +191,9 @@ def mistake_of(options: argparse.Namespace, typed: set[str]) -> str | None:
         "--regions needs --sequences=FASTA": kind == "regions" and not options.sequences,
         f"got --out={out}, expected a name that ends in .csv or .jsonl": (
             out and not out.endswith((".csv", *reading.JSONL_SUFFIXES))
+        ),
+        f"--out={out} would replace the table that it is made from: give another name": (
+            out and Path(out).resolve() == Path(options.variants or options.regions).resolve()
         ),
         "--step and --all_checkpoints exclude each other": (
             options.step is not None and options.all_checkpoints

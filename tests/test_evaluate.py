@@ -281,6 +281,11 @@ def test_invalid_commands_are_rejected(answering, capsys, tmp_path):
         (answering, ["--heldout", "--beams=4"], ["--beams", "--task"]),
         (answering, ["--labeled=a.tsv", "--split=x"], ["--split", "--task"]),
         (answering, ["--labeled=no.tsv"], ["no.tsv"]),
+        (
+            answering,
+            ["--variants=a.csv", "--wild_type=MK", "--out=./a.csv"],
+            ["--out=./a.csv"],
+        ),
         (answering, ["--heldout", "--split=x"], ["--split", "--task"]),
         (answering, ["--heldout", "--split=validation"], ["--split", "--task"]),
         (answering, ["--task=a", "--objective=clm"], ["--objective", "--heldout"]),
@@ -355,7 +360,7 @@ def words(subject, *, of: str = "checkpoint", times: int = 1) -> list[Figure]:
 def test_eval_metric_is_computed_by_name_with_its_settings(answering, capsys, monkeypatch):
     monkeypatch.setitem(EVAL_METRICS, "words", words)
     arguments = f"--run={answering}", "--eval_metric=words", "--all_checkpoints"
-    out = run(capsys, *arguments, "--gin.words.times=2", "--gin.mine.words.of='text'")
+    out = run(capsys, *arguments, "--gin.words.times", "2", "--gin.mine.words.of='text'")
     assert [line.split() for line in out[1:3]] == [
         ["3", "words", "6", "0.5", "words"],
         ["8", "words", "16", "0.5", "words"],
