@@ -47,9 +47,9 @@ def read_wild_type(given: str) -> str:
 
     Raises ValueError for a missing file, and for a file of no or several records.
     """
-    if given.isalpha():
-        return given
     if not Path(given).is_file():
+        if given.isalpha():
+            return given
         raise ValueError(
             f"The file {given} does not exist: give a FASTA file, or the sequence itself."
         )

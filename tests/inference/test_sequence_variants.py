@@ -144,11 +144,13 @@ def test_spaces_after_commas_are_not_part_of_columns(tmp_path):
     assert read_variants(str(file), WILD_TYPE).measured == [0.5]
 
 
-def test_wild_type_is_a_sequence_or_a_fasta_record(tmp_path):
+def test_wild_type_is_a_sequence_or_a_fasta_record(tmp_path, monkeypatch):
     file = tmp_path / "protein.fasta"
     file.write_text(">P1 a protein\nACG\nTT\n")
     assert read_wild_type(str(file)) == "ACGTT"
     assert read_wild_type("ACGTT") == "ACGTT"
+    monkeypatch.chdir(file.parent)
+    assert read_wild_type(file.rename("wild").name) == "ACGTT"
     file.write_text(">P1\nACG\n>P2\nTT\n")
     with refuses(ValueError, file, 2):
         read_wild_type(str(file))
