@@ -106,8 +106,12 @@ def _with_denoiser(trained: Trained, mode: str, denoiser: str | None) -> PromptF
         return form
     known = dict(trained.ids.modes)
     if denoiser not in known:
-        expected = f"one of {', '.join(known)}" if known else "None, since there are no mode tokens"
-        raise ValueError(f"Got denoiser {denoiser!r}, expected {expected}.")
+        if not known:
+            raise ValueError(
+                f"Got denoiser {denoiser!r}, but the vocabulary of the model has no mode tokens: "
+                "leave the denoiser out (--denoiser)."
+            )
+        raise ValueError(f"Got denoiser {denoiser!r}, expected one of {', '.join(known)}.")
     return form._replace(before=(known[denoiser],))
 
 
