@@ -50,7 +50,8 @@ def read_items(file: str, *, strict: bool = True) -> list[dict]:
     if not items:
         raise ValueError(f"{file} has no lines, expected a JSON object on each line.")
     if all(isinstance(item, Unreadable) for item in items):
-        raise ValueError(items[0]["error"])
+        expected = 'Expected a JSON object on each line, such as {"text": "It is"}.'
+        raise ValueError(f"{items[0]['error']} {expected}")
     return items
 
 
