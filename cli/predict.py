@@ -28,7 +28,7 @@ from ..inference.reporting.predict_options import (
     add_mode_arguments,
     request_of,
 )
-from ..inference.reporting.printing import print_answers, print_mode
+from ..inference.reporting.printing import print_answers, print_mode, print_unknown
 from ..inference.trained import MODES, mode_names
 from ..settings import atomic_writes
 from ..settings.command_line import (
@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 draft = draft_model(small, trained, options.draft_tokens)
                 request = request._replace(options=replace(request.options, draft=draft))
             print_mode(console, options.run, trained, request)
+            print_unknown(console, trained, request.items)
             if run := MODES[request.mode].command.run:
                 run(console, trained, request)
             elif options.file:

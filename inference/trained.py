@@ -28,6 +28,7 @@ class Trained(NamedTuple):
       lengths: Longest row of training for each stack. Empty if unknown.
       rules: Generation rules of an imported model.
       frame: Ids around a text that an imported encoder-decoder reads. None: the vocabulary's.
+      unknown: Id of text that the vocabulary lacks. None: it lacks no text.
     """
 
     model: Model
@@ -41,6 +42,7 @@ class Trained(NamedTuple):
     lengths: Mapping[str, int] = {}
     rules: GenerationRules = NO_RULES
     frame: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    unknown: int | None = None
 
 
 def cls_and_sep(ids: TokenIds) -> tuple[tuple[int, ...], tuple[int, ...]]:

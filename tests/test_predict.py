@@ -16,7 +16,9 @@ from pretrax.cli import predict
 from pretrax.corpora.vocabularies import special_tokens
 from pretrax.inference.answering.embeddings import embed
 from pretrax.inference.answering.states import states
+from pretrax.inference.reporting.printing import print_unknown
 from pretrax.settings import atomic_writes
+from pretrax.settings.printable import PrintableConsole
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.trained_models import open_run
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
@@ -88,6 +90,15 @@ BOTH = ["Ada", "so it"]
 
 def slow(*case):
     return pytest.param(*case, marks=pytest.mark.slow)
+
+
+def test_unknown_tokens_of_texts_are_counted(run_of, capsys):
+    trained = open_run(run_of("causal"))._replace(encode=lambda x: [*x.encode()], unknown=ord("z"))
+    console = PrintableConsole()
+    print_unknown(console, trained, [{"text": "az"}, {"prefix": "", "suffix": "z"}, {"error": "z"}])
+    assert_named(capsys.readouterr().out, 2, 3)
+    print_unknown(console, trained, [{"text": "a"}])
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.sampled

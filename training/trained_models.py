@@ -72,6 +72,7 @@ def open_run(
         classes=classes,
         step=run.step,
         lengths=lengths,
+        unknown=vocabulary.tokenizer.unknown,
     )
     return _with_files(trained, Path(run_dir) / run_directory.IMPORTED, vocabulary)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -14,6 +14,8 @@ from ..answering.options import Options
 from ..decoding.speculation import DraftCounts
 from ..trained import MODES, Mode, Trained, is_trained_for
 from .predict_options import Request
+
+COUNTED = 100  # number of items whose unknown tokens are counted
 
 
 def print_mode(console: Console, run: str, trained: Trained, request: Request) -> None:
@@ -28,6 +30,20 @@ def print_mode(console: Console, run: str, trained: Trained, request: Request) -
         others = ", ".join(dict.fromkeys(form.mode for form in trained.prompt_forms))
         about += f"; the model was not trained for this mode, but for: {others}"
     console.print(f"{run}: {mode} — {about}.", markup=False, soft_wrap=True, style="dim")
+
+
+def print_unknown(console: Console, trained: Trained, items: Sequence[dict]) -> None:
+    """Prints how many tokens of the first texts are unknown to the vocabulary, if there are any."""
+    fields = ("text", "second", "prefix", "suffix")
+    values = [item.get(field) for item in items[:COUNTED] for field in fields]
+    texts = [value for value in values if isinstance(value, str)]
+    tokens = [token for text in texts for token in trained.encode(text)]
+    if trained.unknown is not None and (count := tokens.count(trained.unknown)):
+        console.print(
+            f"warning: the vocabulary lacks {count} of the {len(tokens)} tokens, which the model "
+            "reads as unknown: give a text like its training text.",
+            soft_wrap=True,
+        )
 
 
 def print_answers(console: Console, trained: Trained, request: Request) -> None:
