@@ -251,9 +251,17 @@ def parse_run(
             parser.exit(2, printable(f"\nerror: {error}\n"))
     others = [word for word in typed.words if not word.startswith("--gin_file=")]
     options = parse_settings(parser, others, gin)
+    if overridden := [x for x in options.gin_bindings if _overrides(x, gin.implied)]:
+        parser.error(f"got {typed.text} and also {overridden[0]}: leave one of them out")
     for kind in CHOICES:
         setattr(options, kind, typed.names.get(kind))
     return options, gin, typed
+
+
+def _overrides(binding: str, implied: Sequence[str]) -> bool:
+    """Returns whether a binding gives another value to a setting that a name stands for."""
+    setting = binding.partition(" = ")[0]
+    return any(x.partition(" = ")[0] == setting and x != binding for x in implied)
 
 
 def typed_names(words: Sequence[str]) -> NamedWords:
