@@ -13,6 +13,7 @@ the first document.
 
 import argparse
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -39,6 +40,7 @@ from ..settings.run_directory import (
     TOKENIZER,
     VOCABULARY,
     check_is_run,
+    is_run,
 )
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import local_copy
@@ -48,6 +50,7 @@ from ..training.processes import check_alone
 from ..training.trained_models import open_run
 from . import make_parser
 
+TOP_K = 16  # the default of `distilled_lm`
 VOCABULARY_FILES = VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER
 
 
@@ -62,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise ValueError(
                 f"{options.out} is a finished store: delete it, or give another folder."
             )
+        if is_run(options.out):
+            raise ValueError(f"{options.out} is a run: give another folder for the store (--out).")
         store = store_of(options.run, options.store)
         enable_compilation_cache()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
@@ -74,8 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "position."
         )
         print_note(console, done)
-        train = f"--objective=distilled_lm --corpus=token_store --store={options.out}"
-        print_note(console, f"Next: pretrax train decoder {train}")
+        print_note(console, f"Next: {train_command(options)}")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -85,11 +89,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--store", metavar="STORE", help="token store with the text; default: the run's text")
     add("--out", required=True, metavar="OUT", help="folder of the new store")
     predictions = "number of predictions of each token (default: %(default)s)"
-    add("--top_k", type=at_least(1), default=16, metavar="N", help=predictions)
+    add("--top_k", type=at_least(1), default=TOP_K, metavar="N", help=predictions)
     add("--step", type=int, help="step of the teacher's checkpoint; default: the latest")
     add_device_arguments(parser)
     add_trust_argument(parser)
     return parse_options(parser, argv)
+
+
+def train_command(options: argparse.Namespace) -> str:
+    """Returns the command that trains a student on the store."""
+    words = ["--objective=distilled_lm", "--corpus=token_store", f"--store={options.out}"]
+    if options.top_k != TOP_K:
+        words.append(f"--gin.objectives.distilled_lm.top_k={options.top_k}")
+    return shlex.join(["pretrax", "train", "decoder", *words])
 
 
 def store_of(run: str, path: str | None) -> TokenStore:

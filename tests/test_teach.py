@@ -1,5 +1,7 @@
 """The command `teach`: stores with predictions of a teacher, and rejected stores."""
 
+import shlex
+
 import numpy as np
 import pytest
 
@@ -26,12 +28,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+SMALL = ['--gin.training.Run.sequence_lengths={"decoder": 16}']
 TEACH = ["--run=teacher", "--store=text", "--out=taught"]
 
 
 def test_taught_store_has_predictions_and_the_vocabulary(folder, capsys):
     cli.run("teach", [*TEACH, "--top_k=3"])
-    assert "--store=taught" in capsys.readouterr().out
+    _, _, command = capsys.readouterr().out.partition("Next: pretrax train ")
+    cli.run("plan", [*shlex.split(command), *SMALL])  # the command would train a student
+    assert "--store=taught" in command
     text, store = (open_store(name) for name in ("text", "taught"))
     assert store.columns == ("teacher",) and store.shapes == {"teacher": [2, 3]}
     assert store.ids == text.ids and "vocabulary.json" in store.vocabulary
@@ -53,6 +58,8 @@ def test_missing_text_and_finished_output_are_rejected_before_the_model_is_read(
         cli.run("teach", ["--run=teacher", "--out=taught"])
     with exits(capsys, "text"):
         cli.run("teach", ["--run=teacher", "--store=text", "--out=text"])
+    with exits(capsys, "teacher", "--out"):
+        cli.run("teach", ["--run=teacher", "--store=text", "--out=teacher"])
     with exits(capsys, "text", "config.gin"):
         cli.run("teach", ["--run=text", "--out=taught"])
 
