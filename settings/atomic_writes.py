@@ -193,7 +193,11 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """
     folder, name = os.path.split(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=folder)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=folder)
+    except OSError as error:
+        error.filename = os.fspath(path)  # instead of the temporary file
+        raise
     try:
         with naming(path), os.fdopen(handle, "wb") as file:
             file.write(content)

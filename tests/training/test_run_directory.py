@@ -49,6 +49,13 @@ def test_failed_write_leaves_the_file_unchanged(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["config.gin"]
 
 
+def test_error_of_the_temporary_file_names_the_file(tmp_path):
+    path = tmp_path / ("a" * 255)  # the name of the temporary file is longer
+    with pytest.raises(OSError) as too_long:
+        write_bytes(path, b"")
+    assert too_long.value.filename == str(path)
+
+
 def test_full_disk_error_names_the_file(tmp_path):
     resource = pytest.importorskip("resource")
     _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
