@@ -84,6 +84,11 @@ def open_store(path: str | os.PathLike) -> TokenStore:
     try:
         description = read_description(folder, STORE)
     except (FileNotFoundError, NotADirectoryError):
+        if not folder.exists(""):
+            raise ValueError(
+                f"There is no token store {folder.path}: check how the path is spelled, or write "
+                "the store with `pretrax prepare` or `write_store`."
+            ) from None
         raise ValueError(
             f"{folder.path} is not a finished token store, because it has no {STORE}, which is "
             "written last: give a folder that `pretrax prepare` or `write_store` has finished, or "

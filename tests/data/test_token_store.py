@@ -115,6 +115,8 @@ def test_missing_file_is_named(store_path):
 
 
 def test_invalid_store_folders_raise(tmp_path):
+    with refuses(ValueError, tmp_path / "missing"):
+        open_store(tmp_path / "missing")
     with refuses(ValueError, "store.json"):
         open_store(tmp_path)
     store_of(tmp_path, documents(5))
