@@ -125,7 +125,7 @@ def _syntax_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} cannot be read: {error.args[0]}.") from None
     except SyntaxError as error:
         line = f", line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
-        raise ValueError(f"{path} cannot be read: {error.msg}{line}.") from None
+        raise ValueError(f"{path} cannot be read: {error.msg.rstrip('.')}{line}.") from None
     except _TOO_DEEP:
         raise ValueError(f"{path} cannot be read: its values are nested too deeply.") from None
 
