@@ -60,6 +60,7 @@ LAW_GROUPS = {  # every law that the tests check, by its subject
         "lengths are kept",
         "lengths are reached",
         "lengths are enough",
+        "planned slots are used",
         "lengths never decrease",
         "more slots change nothing",
     ),

@@ -37,6 +37,9 @@ from .token_weights import in_units
 # Document lengths of each row, in tokens. Noise degenerates in the shortest documents.
 DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2, 40, 1, 5))
 RAW_LENGTH = 56  # tokens of a row, including padding
+# Lengths of the documents whose slots are counted. Short documents are drawn often, since few draws
+# of a random objective take all of the slots that `lengths` plans.
+COUNTED = (*range(1, 65), *(1, 2, 3, 4) * 64)
 PROGRAMS = 256  # size of each cache of compiled programs
 LABELS = 2  # number of classes in the labels of example rows
 MORE_PADDING = 37
@@ -276,19 +279,33 @@ def more_slots_change_nothing(case: LawExamples) -> None:
             raise Broken(f"{name} changes if rows have more padding and more slots.")
 
 
-def lengths_are_enough(case: LawExamples, longest: int = 64) -> None:
+def lengths_are_enough(case: LawExamples) -> None:
     """A document of n tokens takes at most `lengths(n)` slots."""
-    lengths = range(1, longest + 1)
     for member in members_of(case.objective):
         plain = case._replace(objective=member.objective)
-        for name, used in slots_used(plain, lengths).items():
-            for n, slots in zip(lengths, used):
+        for name, used in slots_used(plain, COUNTED).items():
+            for n, slots in zip(COUNTED, used):
                 planned = member.objective.lengths(n)[name]
                 if slots > planned:
                     raise Broken(
                         f"A document of {n} tokens takes {slots} slots of {name}, but lengths({n}) "
                         f"plans {planned}."
                     )
+
+
+def planned_slots_are_used(case: LawExamples) -> None:
+    """For each stream, a document of some length uses all slots that `lengths` plans."""
+    for member in members_of(case.objective):
+        plain = case._replace(objective=member.objective)
+        for name, used in slots_used(plain, COUNTED).items():
+            planned = np.array([member.objective.lengths(n)[name] for n in COUNTED])
+            if name not in per_document_streams() and (used < planned).all():
+                k = int((planned - used).argmin())
+                raise Broken(
+                    f"No document of 1 to {max(COUNTED)} tokens takes all planned slots of {name}: "
+                    f"lengths({COUNTED[k]}) plans {planned[k]}, but a document of {COUNTED[k]} "
+                    f"tokens takes {used[k]}. Plan fewer slots."
+                )
 
 
 def documents_stay_apart(case: LawExamples) -> None:
@@ -612,6 +629,7 @@ REQUIRED: dict[str, Callable[[LawExamples], None]] = {
 WEIGHTED = {"weights reach the loss": weights_reach_the_loss}
 LAWS = REQUIRED | {
     "lengths are enough": lengths_are_enough,
+    "planned slots are used": planned_slots_are_used,
     "batch = loop": rows_do_not_depend_on_their_batch,
 }
 # Laws that most objectives keep; for the others, a failure is informative.

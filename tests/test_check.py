@@ -16,7 +16,7 @@ from pretrax.objectives.features import target_sequence
 from pretrax.objectives.losses import token_loss
 
 
-def shifted(ids, by=0, apart=True):
+def shifted(ids, by=0, apart=True, spare=0):
     def corrupt(key, row, partner, lengths):
         live = (jnp.arange(lengths["targets"]) < jnp.sum(row.segments > 0)).astype(jnp.int32)
         tokens = jnp.pad(row.tokens, (0, lengths["targets"]))[: lengths["targets"]]
@@ -26,7 +26,7 @@ def shifted(ids, by=0, apart=True):
         return corrupt(key, row, partner, lengths)
 
     lifted = each_document(corrupt) if apart else of_rows
-    return Objective(lambda n: {"targets": n}, lifted, token_loss)
+    return Objective(lambda n: {"targets": n + spare}, lifted, token_loss)
 
 
 def failing(ids):
@@ -76,7 +76,11 @@ def test_catalog_objective_has_the_settings_of_its_gin_file():
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     "settings, words",
-    [(["by=1000"], "ids are in range: targets are"), (["apart=False"], "segment 1")],
+    [
+        (["by=1000"], "ids are in range: targets are"),
+        (["apart=False"], "segment 1"),
+        (["spare=1"], "planned slots are used: "),
+    ],
 )
 def test_broken_objective_fails_with_exit_status_1(module, capsys, settings, words):
     with pytest.raises(SystemExit) as stopped:

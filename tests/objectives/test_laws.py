@@ -38,7 +38,12 @@ COLLECTIVE = re.compile(
 # These tests compile separate programs. By default they run the first case of each objective file,
 # or only typical cases.
 ONE_CASE_PER_FILE = ("batch = loop", "more slots change nothing")
-COMPILED_LAWS = ("sharded = unsharded", "lengths are kept", "lengths are reached")
+COMPILED_LAWS = (
+    "sharded = unsharded",
+    "lengths are kept",
+    "lengths are reached",
+    "planned slots are used",
+)
 TYPICAL = ("causal", "prefix", "span", "span_drawn", "masked_lm", "middle", "mixture")
 # The logits of a whole vocabulary take seconds, so by default only these cases run.
 LOSS_LAWS = ("loss has terms", "loss is a sum over rows")
