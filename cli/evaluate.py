@@ -52,12 +52,12 @@ from ..inference.answering.task_scores import (
     score_task,
 )
 from ..inference.evaluation.labeled_evaluation import check_answers_are_labels, labels_of_file
-from ..inference.evaluation.score_tables import table_text
 from ..inference.evaluation.sequence_regions import check_regions, read_regions, score_regions
 from ..inference.evaluation.variant_tables import (
     read_variants,
     read_wild_type,
-    scored_text,
+    scored_rows,
+    table_text,
     zero_shot_figures,
 )
 from ..inference.trained import mode_names
@@ -309,7 +309,8 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
             ).tolist()
         scores_of_steps[trained.step] = scores
         if options.out:
-            atomic_writes.write_text(options.out, scored_text(table, scores_of_steps, options.out))
+            rows = scored_rows(table, scores_of_steps)
+            atomic_writes.write_text(options.out, table_text(rows, options.out))
         for metric, (figure, baseline) in zero_shot_figures(table, scores).items():
             printed.add_row(str(trained.step), metric, f"{figure:.4g}", f"{baseline:.4g}")
     print_note(console, f"{options.run}: {scoring}; {options.variants}, variants: {len(scores)}")

@@ -17,19 +17,17 @@ the one that the run's objective trained; the command prints it.
 """
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from ..inference.answering.generation import draft_model
+from ..inference.answering.options import Decoding, Options
+from ..inference.prompting.items import make_items, with_examples, with_masks
 from ..inference.reporting.answer_files import write_answers
-from ..inference.reporting.predict_options import (
-    add_decoding_arguments,
-    add_mode_arguments,
-    request_of,
-)
-from ..inference.reporting.printing import print_answers, print_mode, print_unknown
-from ..inference.trained import MODES, mode_names
+from ..inference.reporting.printing import Request, print_answers, print_mode, print_unknown
+from ..inference.trained import MODES, Trained, check_mode, mode_names, mode_of
 from ..settings import atomic_writes
 from ..settings.command_line import (
     AnyText,
@@ -41,6 +39,7 @@ from ..settings.command_line import (
     parse_options,
 )
 from ..settings.printable import PrintableConsole
+from ..settings.setting_help import setting_help
 from ..settings.user_errors import report_user_errors
 from ..settings.user_modules import import_module
 from ..training.buckets import local_copy
@@ -64,14 +63,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             trained = open_run(options.run, mesh=mesh, trusted=options.trust)
             request = request_of(trained, options)
             if options.draft:
-                folder = local_copy(options.draft)
-                small = open_run(folder, mesh=mesh, trusted=options.trust)
+                small = open_run(local_copy(options.draft), mesh=mesh, trusted=options.trust)
                 draft = draft_model(small, trained, options.draft_tokens)
-                request = request._replace(options=replace(request.options, draft=draft))
+                with_draft = dataclasses.replace(request.options, draft=draft)
+                request = request._replace(options=with_draft)
             print_mode(console, options.run, trained, request)
             print_unknown(console, trained, request.items)
-            if run := MODES[request.mode].command.run:
-                run(console, trained, request)
+            if request.mode.run:
+                request.mode.run(console, trained, request)
             elif options.file:
                 with atomic_writes.locked(options.out, f"predict writes {options.out}"):
                     write_answers(console, trained, request)
@@ -153,9 +152,108 @@ def mistake_of(options: argparse.Namespace) -> str | None:
         '--stop="" is in every text: give some words': "" in options.stop,
         "--out is the same file as --file: answers need another file": same,
         "--own_drafts and --draft exclude each other": options.own_drafts and options.draft,
-        f"--mode={options.mode} is not a mode: give --{options.mode}": mode
-        and mode.command.is_flag,
+        f"--mode={options.mode} is not a mode: give --{options.mode}": mode and mode.is_flag,
     }
     messages = [message for message, is_wrong in mistakes.items() if is_wrong]
-    messages += filter(None, (mode.command.mistake(options) for mode in MODES.values()))
+    messages += filter(None, (mode.mistake(options) for mode in MODES.values()))
     return next(iter(messages), None)
+
+
+def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of decoding, with the names of `inference.Decoding`, and of drafts."""
+    add = parser.add_argument_group("decoding").add_argument
+    types = get_type_hints(Decoding)
+    for field in dataclasses.fields(Decoding):
+        if field.name in ("stop_strings", "batch_size", "own_drafts"):  # have other options
+            continue
+        about = setting_help(Decoding, field.name)
+        kind = float if float in (types[field.name], *get_args(types[field.name])) else int
+        add(
+            f"--{field.name}",
+            type=kind,
+            metavar="N" if kind is int else "X",
+            default=field.default,
+            help=about[0].lower() + about[1:],
+        )
+    add("--stop", action="append", default=[], help="end an answer before this text; repeatable")
+    drafts = "speculative decoding with the model's own drafts (multi_token_prediction or tidar)"
+    add("--own_drafts", action="store_true", help=drafts)
+    add("--draft", metavar="RUN", help="speculative decoding with a smaller model")
+    add("--draft_tokens", type=int, metavar="N", default=4, help="drafts per step of --draft")
+
+
+# Options that do not change answers, so another command may continue a file.
+_CHANGES_NO_ANSWER = {
+    *("file", "out", "texts", "given", "mode", "layer", "module"),
+    *("batch_size", "fsdp", "tensor", "traceback", "trust"),
+}
+
+
+def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
+    """Adds the flags and the additional options of modes, after all other options.
+
+    Exits with an error if an option of a mode already exists.
+    """
+    for mode in MODES.values():
+        try:
+            if mode.is_flag:
+                add(f"--{mode.name}", action="store_true", help=mode.about)
+            for name, settings in mode.arguments.items():
+                add(f"--{name}", **{**settings, "dest": name})
+        except argparse.ArgumentError as error:
+            parser.error(f"mode {mode.name!r}: {error}: rename the option of the mode")
+
+
+def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
+    """Returns the request for the options of `pretrax predict`, without a draft model.
+
+    Raises ValueError for a mode that the model does not support, for unused or invalid options, and
+    for texts or files that are not items.
+    """
+    values = vars(arguments)
+    flags = [mode.name for mode in MODES.values() if mode.is_flag and values.get(mode.name)]
+    chosen = [f"--{name}" for name in flags]
+    chosen += [f"--mode={arguments.mode}"] if arguments.mode else []
+    if len(chosen) > 1:
+        raise ValueError(f"Got {' and '.join(chosen)}, expected one mode: leave out the others.")
+    name = flags[0] if flags else arguments.mode or mode_of(trained)
+    check_mode(trained, name)
+    mode = MODES[name]
+    for option in sorted(arguments.given - {*mode.all_options}):
+        if users := [other for other in MODES.values() if option in other.all_options]:
+            raise ValueError(
+                f"Got --{option} in mode {name!r}, which does not use it: leave it out, or give "
+                f"one of {', '.join(other.option for other in users)}."
+            )
+    mode_options = _mode_options(mode.arguments, values)
+    sources = ("texts", "file", "prefix", "suffix", "cursor")
+    items = make_items(name, **{source: values[source] for source in sources}, **mode_options)
+    if arguments.examples:
+        items = with_examples(items, arguments.examples, arguments.template, arguments.answer)
+    items = with_masks(items, arguments.masks)
+    shared = {field.name for field in dataclasses.fields(Decoding)} & values.keys()
+    stops = tuple(text.replace("\\n", "\n") for text in arguments.stop)
+    decoding = Decoding(stop_strings=stops, **{name: values[name] for name in shared})
+    others = {field.name for field in dataclasses.fields(Options)} & values.keys() - {"draft"}
+    options = Options(
+        decoding=decoding, mode_options=mode_options, **{name: values[name] for name in others}
+    )
+    all_values = values | mode_options
+    made_by = {name: x for name, x in all_values.items() if name not in _CHANGES_NO_ANSWER}
+    made_by |= {"mode": name, "step": trained.step}
+    return Request(mode, bool(chosen), items, options, arguments, made_by)
+
+
+def _mode_options(
+    additional: Mapping[str, Mapping[str, Any]], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the values of the options that the mode adds.
+
+    If the module of the run's objective registers the mode, options have their defaults, since it
+    is imported after parsing. With --module, they can be set.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    for name, settings in additional.items():
+        parser.add_argument(f"--{name}", **{**settings, "dest": name, "required": False})
+    defaults = vars(parser.parse_args([]))
+    return {name: values.get(name, defaults[name]) for name in additional}

@@ -102,7 +102,7 @@ class TrainedRuns:
         trained = self.open(question.run)
         check_mode(trained, question.mode)
         item = {"text": question.text}
-        if MODES[question.mode].command.takes_gap:
+        if MODES[question.mode].takes_gap:
             item = {"prefix": question.text, "suffix": question.suffix}
         if question.second:
             item["second"] = question.second
@@ -134,7 +134,7 @@ def _supported(trained: Trained) -> list[str]:
     supported = []
     for name in mode_names(trained.model.layout):
         head = prompt_form(trained, name).head
-        if MODES[name].command.run or (head is not None and head not in trained.model.heads):
+        if MODES[name].run or (head is not None and head not in trained.model.heads):
             continue  # the mode writes files, or the model cannot predict its classes
         try:
             check_mode(trained, name)

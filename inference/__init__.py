@@ -6,7 +6,7 @@ from .answering.classifying import classify, judge, tag
 from .answering.continued_blocks import continue_blocks
 from .answering.embeddings import embed
 from .answering.generation import Answer, generate
-from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
+from .answering.infill import Infilled, greedy_targets, infill
 from .answering.insertions import Written, insert
 from .answering.masks import Guess, fill_masks
 from .answering.next_tokens import next_tokens
@@ -31,8 +31,6 @@ from .reporting.passages import show_passages
 from .trained import (
     MODES,
     Mode,
-    ModeCommand,
-    ModeTraining,
     Trained,
     mode_of,
     register_mode,
@@ -49,8 +47,6 @@ __all__ = [
     "Guess",
     "Infilled",
     "Mode",
-    "ModeCommand",
-    "ModeTraining",
     "Options",
     "Prompts",
     "Sampling",
@@ -69,7 +65,6 @@ __all__ = [
     "embed",
     "encoder_decoder_prompts",
     "few_shot_prompt",
-    "fill_in_place",
     "fill_masks",
     "generate",
     "greedy_targets",

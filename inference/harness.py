@@ -13,13 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..constraints import Count, checked
-from ..objectives.cross_entropy import cross_entropy
+from ..objectives import TokenIds
 from .answering.generation import generate
 from .answering.options import Decoding, Options
-from .answering.scoring import answer_log_probs, answered_prompt
+from .answering.scoring import answer_log_probs, answered_prompt, token_log_probs
 from .decoding.batching import Batching
 from .prompting.prompts import Prompt, text_prompt
-from .trained import Trained, allowed_token_mask, check_mode, predicts_from_left, writing_mode
+from .trained import (
+    Trained,
+    allowed_token_mask,
+    check_mode,
+    longest_row,
+    predicts_from_left,
+    writing_mode,
+)
 
 MAX_NEW = 256  # default length of an answer in tokens, as in the harness's models
 
@@ -75,11 +82,6 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
     return RunModel()
 
 
-def _longest(trained: Trained) -> int | None:
-    """Returns the maximum row length of a decoder's training, or of its positions."""
-    return trained.lengths.get("decoder") or trained.model.max_positions or None
-
-
 def _cut(trained: Trained, prompt: Prompt, most: int | None) -> Prompt:
     """Returns the prompt, cut to its last `most` tokens for a causal decoder."""
     if most is None or prompt.inputs or trained.model.layout != "decoder":
@@ -91,7 +93,7 @@ def _answer_scores(trained: Trained, pairs, batch_size: int) -> list:
     """Returns the log-probability of each answer given its context, and whether it is greedy."""
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty answer to score, expected some words.")
-    longest = _longest(trained)
+    longest = longest_row(trained, "decoder")
     answered = []
     for context, text in pairs:
         prompt, count = answered_prompt(trained, context, text)
@@ -101,23 +103,20 @@ def _answer_scores(trained: Trained, pairs, batch_size: int) -> list:
         trained,
         answered,
         Batching(batch_size),
-        slot_figures=_next_log_probs_and_hits,
-        figure_settings=(trained.ids,),
+        figures=_log_probs_and_hits,
+        settings=(trained.ids,),
     )
     return [
         (float(log_probs.sum()), bool(hits.all())) for log_probs, hits in (x.T for x in figures)
     ]
 
 
-def _next_log_probs_and_hits(model, ids, params, batch):
+def _log_probs_and_hits(logits_BxTxV, next_BxT, ids: TokenIds):
     """Returns f32[B, T, 2]: the next token's log-probability, and 1 if it is the most likely."""
-    outputs = model.apply(params, batch)
-    logits = outputs.head("vocabulary", outputs.hidden["top"])
-    next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)
-    losses, _ = cross_entropy(logits, next_BxT)
-    allowed = allowed_token_mask(ids, logits.shape[-1])
-    most_likely = jnp.argmax(jnp.where(allowed[None, None], logits, -jnp.inf), -1)
-    return jnp.stack([-losses, (most_likely == next_BxT).astype(losses.dtype)], -1)
+    log_probs = token_log_probs(logits_BxTxV, next_BxT)
+    allowed_V = allowed_token_mask(ids, logits_BxTxV.shape[-1])
+    most_likely = jnp.argmax(jnp.where(allowed_V, logits_BxTxV, -jnp.inf), -1)
+    return jnp.stack([log_probs, (most_likely == next_BxT).astype(log_probs.dtype)], -1)
 
 
 def _text_scores(trained: Trained, texts: Sequence[str], batch_size: int) -> list[float]:
@@ -125,7 +124,7 @@ def _text_scores(trained: Trained, texts: Sequence[str], batch_size: int) -> lis
 
     Every token is scored once, given the tokens before it in its window.
     """
-    longest = _longest(trained)
+    longest = longest_row(trained, "decoder")
     windows = []
     owners = []
     for number, text in enumerate(texts):
@@ -145,7 +144,7 @@ def _text_scores(trained: Trained, texts: Sequence[str], batch_size: int) -> lis
 def _answers(trained: Trained, arguments: Sequence[tuple[str, dict]], batch_size: int) -> list[str]:
     """Returns the answer for each (context, settings of generation)."""
     mode = writing_mode(trained)
-    longest = _longest(trained)
+    longest = longest_row(trained, "decoder")
     check_mode(trained, mode)
     answers = [""] * len(arguments)
     by_decoding: dict[Decoding, list[int]] = {}

@@ -70,50 +70,6 @@ def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModeTraining:
-    """The training that a mode requires."""
-
-    shared_with: tuple[str, ...] = ()  # other modes whose training also suffices
-    preferred_to: tuple[str, ...] = ()  # modes over which it takes precedence
-    # Model -> whether this is the default mode if the model's training is unknown.
-    is_default: Callable[[Any], bool] = lambda model: False
-    teaches: str = ""  # what the training teaches, for messages: "to insert tokens"
-    objectives: str = ""  # the objectives of this training, for messages
-    # (trained, mode) -> None. Raises ValueError if the model does not support the mode.
-    check: Callable[[Trained, str], None] = lambda trained, mode: None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModeCommand:
-    """A mode in `pretrax predict`: its arguments and its output."""
-
-    # Usage: arguments of the command, with TEXT for a text and [MASK] for a mask.
-    example: str = '"TEXT"'
-    is_flag: bool = False  # whether the mode is chosen by --NAME instead of --mode=NAME
-    takes_gap: bool = False  # whether the mode takes --prefix, --suffix and --cursor
-    blanks: str = ""  # how to fill blanks by this mode, for messages: "use --mode=infill"
-    # (texts, values of `arguments`) -> items. None: an item for each text.
-    items: Callable[[Sequence[str], Mapping[str, Any]], list[dict]] | None = None
-    options: tuple[str, ...] = ()  # the mode-specific options that the mode uses
-    # Additional options, in `Options.mode_options`: name -> arguments of `add_argument`.
-    arguments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    # Arguments -> a message about invalid arguments, or None. Called for every mode.
-    mistake: Callable[[Any], str | None] = lambda arguments: None
-
-    echoes: bool = False  # whether the text is shown before its answer
-    # (console, item, record) -> None: shows an answer. None: prints the answer's text.
-    show: Callable[[Any, dict, dict], None] | None = None
-    # (console, trained, request, records) -> None: shows all answers together.
-    show_all: Callable[..., None] | None = None
-    # (console, trained, request) -> None: runs instead of answering.
-    run: Callable[..., None] | None = None
-
-    @property
-    def all_options(self) -> tuple[str, ...]:
-        return (*self.options, *self.arguments)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Mode:
     """A way to use a model: its inputs and answers, its training, and its command-line options.
 
@@ -132,11 +88,11 @@ class Mode:
     about: str  # description for the help of `pretrax predict`
     layouts: tuple[str, ...] = ("decoder", "encoder_decoder", "encoder")  # supported layouts
 
+    # --- inputs and answers ---
     read: Callable[[dict], Any] | None = None  # item -> input; None takes the item's text
     # (trained, mode) -> the prompt form, if training has no form for this mode.
     form: Callable[[Trained, str], PromptForm] = text_form
     reads_only_frame: bool = False  # whether a decoder reads the text without an answer's start
-
     # (trained, inputs, `Options`) -> a record for each input, which can be written as JSON.
     answer: Callable[[Trained, Sequence, Any], list[dict]]
     is_left_to_right: bool = False  # whether the answer is written from left to right
@@ -144,9 +100,48 @@ class Mode:
     is_scorable: bool = False  # whether metrics of tasks can read the answer
     predicts_hidden: bool = False  # whether the answer has the tokens that training hid
 
+    # --- the training that the mode requires ---
     needs_training: bool = True  # whether the model must be trained for the mode
-    training: ModeTraining = ModeTraining()
-    command: ModeCommand = ModeCommand()
+    shared_with: tuple[str, ...] = ()  # other modes whose training also suffices
+    preferred_to: tuple[str, ...] = ()  # modes over which it takes precedence
+    # Model -> whether this is the default mode if the model's training is unknown.
+    is_default: Callable[[Any], bool] = lambda model: False
+    teaches: str = ""  # what the training teaches, for messages: "to insert tokens"
+    objectives: str = ""  # the objectives of this training, for messages
+    # (trained, mode) -> None. Raises ValueError if the model does not support the mode.
+    check: Callable[[Trained, str], None] = lambda trained, mode: None
+
+    # --- arguments of `pretrax predict` ---
+    # Usage: arguments of the command, with TEXT for a text and [MASK] for a mask.
+    example: str = '"TEXT"'
+    is_flag: bool = False  # whether the mode is chosen by --NAME instead of --mode=NAME
+    takes_gap: bool = False  # whether the mode takes --prefix, --suffix and --cursor
+    blanks: str = ""  # how to fill blanks by this mode, for messages: "use --mode=infill"
+    # (texts, values of `arguments`) -> items. None: an item for each text.
+    items: Callable[[Sequence[str], Mapping[str, Any]], list[dict]] | None = None
+    options: tuple[str, ...] = ()  # the mode-specific options that the mode uses
+    # Additional options, in `Options.mode_options`: name -> arguments of `add_argument`.
+    arguments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    # Arguments -> a message about invalid arguments, or None. Called for every mode.
+    mistake: Callable[[Any], str | None] = lambda arguments: None
+
+    # --- output of `pretrax predict` ---
+    echoes: bool = False  # whether the text is shown before its answer
+    # (console, item, record) -> None: shows an answer. None: prints the answer's text.
+    show: Callable[[Any, dict, dict], None] | None = None
+    # (console, trained, request, records) -> None: shows all answers together.
+    show_all: Callable[..., None] | None = None
+    # (console, trained, request) -> None: runs instead of answering.
+    run: Callable[..., None] | None = None
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        return (*self.options, *self.arguments)
+
+    @property
+    def option(self) -> str:
+        """The option of `pretrax predict` that chooses the mode."""
+        return f"--{self.name}" if self.is_flag else f"--mode={self.name}"
 
 
 MODES: dict[str, Mode] = {}  # modes by name, including flags
@@ -162,7 +157,7 @@ def register_mode(mode: Mode) -> Mode:
 
 def mode_names(layout: str | None = None) -> list[str]:
     """Returns the values of --mode, for a layout or for all models."""
-    modes = (mode for mode in MODES.values() if not mode.command.is_flag)
+    modes = (mode for mode in MODES.values() if not mode.is_flag)
     return [mode.name for mode in modes if layout is None or layout in mode.layouts]
 
 
@@ -173,33 +168,30 @@ def mode_of(trained: Trained) -> str:
 
 def default_mode(model: Any, forms: Sequence[PromptForm]) -> str:
     """Returns the mode of a model, given its objective's prompt forms."""
-    learned = _modes_of(forms)
+    learned = [form.mode for form in forms]
     for name in learned:
-        if name in MODES and learned[0] in MODES[name].training.preferred_to:
+        if name in MODES and learned[0] in MODES[name].preferred_to:
             return name
-    return (learned or [mode.name for mode in MODES.values() if mode.training.is_default(model)])[0]
+    return (learned or [mode.name for mode in MODES.values() if mode.is_default(model)])[0]
 
 
-def _learned(trained: Trained) -> list[str]:
-    return _modes_of(trained.prompt_forms)
-
-
-def _modes_of(forms: Sequence[PromptForm]) -> list[str]:
-    return list(dict.fromkeys(form.mode for form in forms))
+def learned_modes(trained: Trained) -> list[str]:
+    """Returns the modes that the model was trained for. Empty if its training is unknown."""
+    return list(dict.fromkeys(form.mode for form in trained.prompt_forms))
 
 
 def writing_mode(trained: Trained) -> str:
     """Returns the mode in which the model predicts the token after a text."""
-    writing = [name for name in _learned(trained) if name in MODES and MODES[name].is_whole_text]
-    return writing[0] if writing else "continue"
+    learned = learned_modes(trained)
+    return next((x for x in learned if x in MODES and MODES[x].is_whole_text), "continue")
 
 
 def is_trained_for(trained: Trained, mode: str) -> bool:
     """Returns whether the model was trained for a mode, or its training is unknown."""
-    learned = _learned(trained)
+    learned = learned_modes(trained)
     if not learned or not MODES[mode].needs_training:
         return True
-    return bool({mode, *MODES[mode].training.shared_with} & {*learned})
+    return bool({mode, *MODES[mode].shared_with} & {*learned})
 
 
 def predicts_from_left(trained: Trained) -> bool:
@@ -207,7 +199,7 @@ def predicts_from_left(trained: Trained) -> bool:
 
     It is False for encoders, and True for other models unless their training did not do so.
     """
-    learned = _learned(trained)
+    learned = learned_modes(trained)
     from_left = any(name in MODES and MODES[name].is_left_to_right for name in learned)
     return trained.model.layout != "encoder" and (from_left or not learned)
 
@@ -218,6 +210,12 @@ def prompt_form(trained: Trained, mode: str) -> PromptForm:
         if form.mode == mode:
             return form
     return MODES[mode].form(trained, mode)
+
+
+def longest_row(trained: Trained, stack: str) -> int | None:
+    """Returns the maximum row length of a stack, in training and by its positions. None: any."""
+    limits = {trained.lengths.get(stack, 0), trained.model.max_positions or 0} - {0}
+    return min(limits, default=None)
 
 
 def stop_ids(trained: Trained) -> tuple[int, ...]:
@@ -247,7 +245,7 @@ def check_modes(forms: Iterable[PromptForm]) -> None:
 def check_mode(trained: Trained, mode: str) -> None:
     """Raises ValueError if a mode does not exist, or if the model does not support it.
 
-    Modes of other layouts, and modes that `ModeTraining.check` rejects, are not supported.
+    Modes of other layouts, and modes that `Mode.check` rejects, are not supported.
     """
     if mode not in MODES:
         hint = near(mode, MODES, f", expected one of {', '.join(mode_names())}.")
@@ -260,7 +258,7 @@ def check_mode(trained: Trained, mode: str) -> None:
             f"{', '.join(mode_names(layout))}: use one of these, or a model of layout "
             f"{' or '.join(layouts)}."
         )
-    MODES[mode].training.check(trained, mode)
+    MODES[mode].check(trained, mode)
 
 
 def untrained_error(trained: Trained, mode: str, others: str = "") -> ValueError:
@@ -269,8 +267,8 @@ def untrained_error(trained: Trained, mode: str, others: str = "") -> ValueError
     Args:
       others: other suggestions for the message.
     """
-    training = MODES[mode].training
-    learned = " or ".join(map(repr, _learned(trained))) or repr(mode_of(trained))
+    training = MODES[mode]
+    learned = " or ".join(map(repr, learned_modes(trained))) or repr(mode_of(trained))
     return ValueError(
         f"Got mode {mode!r} for a model that was not trained {training.teaches}, expected one that "
         f"{training.objectives} trained. This model was trained for mode {learned}: use "
@@ -280,7 +278,7 @@ def untrained_error(trained: Trained, mode: str, others: str = "") -> ValueError
 
 def check_trained_for(trained: Trained, mode: str) -> None:
     """Raises ValueError unless the model was trained for this mode."""
-    if mode not in _learned(trained):
+    if mode not in learned_modes(trained):
         raise untrained_error(trained, mode)
 
 

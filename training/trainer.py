@@ -219,43 +219,38 @@ def task_scorer(plan: Plan) -> Callable[[dict], dict[str, float]]:
     The function returns {} if the run has no tasks.
     """
     run = plan.run
-    corpus = plan.corpus
-    codec = plan.corpus.codec
     tasks = [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
-    if not tasks:
-        return lambda params: {}
+    return lambda params: task_figures(trained_on_text(plan, params), tasks) if tasks else {}
 
-    def score_tasks(params: dict) -> dict[str, float]:
-        assert codec is not None  # a corpus with tasks has text
-        trained = Trained(
-            model=plan.recipe.model,
-            params=params,
-            ids=corpus.ids,
-            encode=codec.encode,
-            decode=codec.decode,
-            prompt_forms=plan.recipe.objective.facts.prompt_forms,
-            classes=corpus.classes,
-            lengths=longest_rows(run.sequence_lengths),
-        )
-        return task_figures(trained, tasks)
 
-    return score_tasks
+def trained_on_text(plan: Plan, params: dict) -> Trained:
+    """Returns the model of a run on text, with these parameters."""
+    corpus = plan.corpus
+    codec = corpus.codec
+    assert codec is not None  # a corpus with tasks has text
+    return Trained(
+        model=plan.recipe.model,
+        params=params,
+        ids=corpus.ids,
+        encode=codec.encode,
+        decode=codec.decode,
+        prompt_forms=plan.recipe.objective.facts.prompt_forms,
+        classes=corpus.classes,
+        lengths=longest_rows(plan.run.sequence_lengths),
+    )
 
 
 def fill_passages(plan: Plan, state: State, writer: MetricsWriter, console: Console) -> None:
     """Shows held-out passages that the model fills in, on the console and in TensorBoard."""
     corpus = plan.corpus
-    recipe = plan.recipe
     if corpus.codec is None:
         return
+    trained = trained_on_text(plan, state.eval_params)
     with console.capture() as captured:
         show_passages(
             console,
-            recipe.objective,
-            recipe.model,
-            state.eval_params,
-            corpus.ids,
-            corpus.codec.decode,
+            plan.recipe.objective,
+            trained,
             lambda member: corpus.text_of(member).heldout(4000),
         )
     shown = Text.from_ansi(captured.get())

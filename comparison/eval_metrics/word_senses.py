@@ -17,7 +17,7 @@ from ...constraints import Count, checked
 from ...corpora.python_library.python_passages import character_kinds, drawn_order, library_split
 from ...data.task_metrics import auroc
 from ...inference import Trained
-from ...inference.answering.states import text_row, token_states
+from ...inference.answering.states import states, text_row
 from ..figures import HIGHER, NEITHER, Figure
 from .parts.frozen import Layers, chosen_layers
 from .subject import Subject
@@ -215,11 +215,11 @@ def separations(
 def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
     """Yields the index of a use, its states and its neighbors' mean embedding, f32[N + 1, E]."""
     read_layers = [*layers, 0]
-    for i, states in token_states(trained, [use.tokens for use in uses], layers=read_layers):
-        slot = states.text.start + uses[i].end
+    for i, found in states(trained, [use.tokens for use in uses], layers=read_layers):
+        slot = found.text.start + uses[i].end
         both_ways = trained.model.layout != "decoder" or text_row(trained, uses[i].tokens).prefix
-        read = np.arange(states.text.start, states.text.stop if both_ways else slot + 1)
-        yield i, np.stack([*states.layers[:-1, slot], states.layers[-1, read].mean(0)])
+        read = np.arange(found.text.start, found.text.stop if both_ways else slot + 1)
+        yield i, np.stack([*found.layers[:-1, slot], found.layers[-1, read].mean(0)])
 
 
 def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.ndarray) -> float:

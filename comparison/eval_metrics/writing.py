@@ -21,7 +21,8 @@ from ...inference.answering.scoring import (
     answer_log_probs,
     answer_slots,
     answered_prompt,
-    next_log_probs,
+    next_figures,
+    token_log_probs,
 )
 from ...inference.decoding.batching import jitted
 from ...inference.prompting.prompts import (
@@ -181,7 +182,8 @@ def finetuned_writer(
 
 
 def _loss(model, params, batch, is_scored_BxT):
-    return -jnp.sum(next_log_probs(model, params, batch) * is_scored_BxT) / jnp.sum(is_scored_BxT)
+    log_probs_BxT = next_figures(model, token_log_probs, (), params, batch)
+    return -jnp.sum(log_probs_BxT * is_scored_BxT) / jnp.sum(is_scored_BxT)
 
 
 # --- figures --------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def _logits_of(
     """Returns the logits of each text or pair, [C], or of all its slots, [T, C], for "tag"."""
     prompt = prompt_form(trained, mode)
     if (head := prompt.head) not in trained.model.heads:
-        objectives = MODES[mode].training.objectives
+        objectives = MODES[mode].objectives
         raise ValueError(
             f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
             f"them: train an encoder with {objectives}, or import a model that has it."
@@ -135,18 +135,10 @@ def _batch_of(trained: Trained, rows: Sequence[Sequence[int]], prompt: PromptFor
         prefixes = None if prompt.causal else [len(row) for row in rows]
         return decoder_prompts(rows, prefixes, width).batch
     start = prompt.start or (trained.ids.bos,)
-    again = [[*start, *row[: _last_eos(row, trained.ids.eos)]] for row in rows]
+    eos = trained.ids.eos
+    ends = [row[::-1].index(eos) if eos in row else 0 for row in rows]  # slots after the last eos
+    again = [[*start, *row[: -1 - end]] for row, end in zip(rows, ends)]
     return encoder_decoder_prompts(rows, again, width, width).batch
-
-
-def _last_eos(row: Sequence[int], eos: int) -> int:
-    """Returns the slot of the last eos in a row, or its last slot if there is none.
-
-    >>> _last_eos([5, 6, 1, 9], eos=1)
-    2
-    """
-    after = row[::-1].index(eos) if eos in row else 0
-    return len(row) - 1 - after
 
 
 def _run(model, head, pooling, params, batch):

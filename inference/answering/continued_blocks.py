@@ -1,7 +1,5 @@
 """Continues texts block by block, and unmasks each block after all earlier blocks.
 
-    continue_blocks(trained, ["import os"], max_new=32)[0].text
-
 Letters: B rows, S slots of the KV cache, K tokens of a block, V ids.
 """
 
@@ -53,9 +51,8 @@ def continue_blocks(
     check_texts(trained, rows, max_new)
     model, params = decoding_form(trained.model, trained.params)
     temperature = unmasking.temperature
-    mask = ids.special("mask")
-    writing = MaskWriting(unmasking.order, bool(temperature), form.noise, mask, ids.text)
-    run = jitted(_continue, model, form.block_size, max_new, ids.eos, writing)
+    writing = MaskWriting(form, ids, unmasking.order, bool(temperature))
+    run = jitted(_continue, model, writing, max_new)
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos,))
 
     def continued(chosen: list[int]) -> Iterator[Written]:
@@ -77,10 +74,8 @@ def continue_blocks(
 
 def _continue(
     model,
-    size,
-    max_new,
-    eos,
     writing: MaskWriting,
+    max_new,
     params,
     prompts: Prompts,
     allowed_V,
@@ -92,6 +87,7 @@ def _continue(
 
     An answer has at least `max_new` tokens, or fewer if it ends with eos.
     """
+    size = writing.form.block_size
     given_BxP = jnp.asarray(prompts.batch["decoder_input_tokens"])
     lengths_B = prompts.lengths
     rows_Bx1 = jnp.arange(given_BxP.shape[0])[:, None]
@@ -139,10 +135,11 @@ def _continue(
         steps_B = jnp.where(steps > 0, steps, total_B)
         masks = MaskSlots(masks_BxK, is_mask_BxK, steps_B, keys_B)
         new_BxK = written_tokens(logits_of, masks, writing, temperature, allowed_V)
+        ended_BxK = is_mask_BxK & (new_BxK == writing.ids.eos)
         tokens_BxS = jnp.where(done_B[:, None], tokens_BxS, block_of(new_BxK))
         if not encodes:
             _, kept = extended(cache, slots_BxK, tokens_BxS[rows_Bx1, slots_BxK])
-        return n + 1, kept, tokens_BxS, done_B | jnp.any(is_mask_BxK & (new_BxK == eos), 1)
+        return n + 1, kept, tokens_BxS, done_B | jnp.any(ended_BxK, 1)
 
     def unfinished(state):
         n, _, _, done_B = state

@@ -1,10 +1,4 @@
-"""Text generation for many prompts: batched by length, decoded, and cut at stop strings.
-
-For example:
-
-    answers = generate(trained, prompts, Options(Decoding(max_new=32, temperature=0.8)))
-    answers[0][0].text
-"""
+"""Text generation for many prompts: batched by length, decoded, and cut at stop strings."""
 
 import bisect
 import dataclasses

@@ -1,5 +1,6 @@
 """Predictions of the tokens that an objective hides, next to the true tokens."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from ...objectives.contract import Array
 from ...objectives.layouts import LAYOUTS
 from ...objectives.losses import at_slots, predictions
 from ..decoding.decoding import next_logits
-from ..trained import allowed_token_mask
+from ..trained import Trained, allowed_token_mask
 from .mask_queries import states_and_head
 from .masks import MASKED
 
@@ -29,65 +30,63 @@ class Infilled(NamedTuple):
 
 
 def infill(
-    objective: Objective, model, params, ids: TokenIds, group: RowGroup, keys, rows: Row
+    objective: Objective, trained: Trained, group: RowGroup, keys, rows: Row
 ) -> list[Infilled]:
-    """Hides parts of rows of one document each, and predicts them greedily.
+    """Hides parts of rows of one document each, and predicts them.
 
-    Predictions consist of text, sentinels and end-of-sequence. Each new token runs the whole model
-    again, so use this only for a few short rows.
+    Targets are predicted greedily, and consist of text, sentinels and end-of-sequence. Each new
+    token runs the whole model again, so use this only for a few short rows.
+
+    Masks are predicted independently, and sentinel k stands for the k-th mask. Predictions without
+    a mask, masks beyond the number of sentinels and rows without a mask are left out.
     """
-    features, batch = _corrupted(objective, model, ids, group, keys, rows)
-    allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos, *ids.sentinels))
-    decode = jax.jit(
-        lambda params: greedy_targets(model, params, batch, allowed_V),
-        out_shardings=_everywhere(params),
-    )
-    arrays = jax.device_get((features["inputs"], decode(params), features["targets"]))
-    return [Infilled(*(_until(tokens.tolist(), ids.eos) for tokens in row)) for row in zip(*arrays)]
-
-
-def fill_in_place(
-    objective: Objective, model, params, ids: TokenIds, group: RowGroup, keys, rows: Row
-) -> list[Infilled]:
-    """Predicts masked tokens in rows of one document each, every token independently.
-
-    Sentinel k stands for the k-th mask. Predictions without a mask, masks beyond the number of
-    sentinels and rows without a mask are left out.
-    """
-    features, batch = _corrupted(objective, model, ids, group, keys, rows)
-    heads = [form.head for form in objective.facts.prompt_forms if form.mode in MASKED]
-    allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
-
-    def predict(params):
-        outputs = model.apply(params, batch)
-        _, slots, _ = predictions(batch)
-        states, project = states_and_head(outputs, heads[0] if heads else None)
-        logits = project(at_slots(states, slots))
-        return jnp.argmax(jnp.where(allowed_V, logits, -jnp.inf), axis=-1)
-
-    predicted = jax.jit(predict, out_shardings=_everywhere(params))(params)
-    columns = ("inputs", "inputs_segments", "labels", "labels_slots", "labels_weights")
-    arrays = jax.device_get([features[column] for column in columns])
-    filled = [_numbered(ids, *row) for row in zip(*arrays, np.asarray(predicted))]
-    return [example for example in filled if example.truth]
-
-
-def _corrupted(objective: Objective, model, ids: TokenIds, group: RowGroup, keys, rows: Row):
-    """Returns the features, and the model's batch, in which the targets are replaced by zeros."""
+    model = trained.model
     arrange = LAYOUTS[model.layout].arrange
 
     @jax.jit
     def corrupt(keys, rows):
+        """Returns the features, and the model's batch, in which the targets are zeros."""
         features = batched(objective, group.features)(keys, rows)
         unknown = {}
         if "targets" in features:
             ones = jnp.ones_like(features["targets"])
             unknown = {"targets": 0 * ones, "targets_segments": ones, "targets_weights": ones}
-        return features, jax.vmap(lambda row: arrange(row, group.stacks, ids.bos, 1))(
+        return features, jax.vmap(lambda row: arrange(row, group.stacks, trained.ids.bos, 1))(
             features | unknown
         )
 
-    return corrupt(keys, rows)
+    features, batch = corrupt(keys, rows)
+    predicted = _targets if "targets" in features else _masks
+    return predicted(objective, trained, features, batch)
+
+
+def _targets(objective: Objective, trained: Trained, features, batch) -> list[Infilled]:
+    ids = trained.ids
+    model = trained.model
+    allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos, *ids.sentinels))
+    predicted = _everywhere(
+        lambda params: greedy_targets(model, params, batch, allowed_V), trained.params
+    )
+    arrays = jax.device_get((features["inputs"], predicted, features["targets"]))
+    return [Infilled(*(_until(tokens.tolist(), ids.eos) for tokens in row)) for row in zip(*arrays)]
+
+
+def _masks(objective: Objective, trained: Trained, features, batch) -> list[Infilled]:
+    heads = [form.head for form in objective.facts.prompt_forms if form.mode in MASKED]
+    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
+
+    def predict(params):
+        outputs = trained.model.apply(params, batch)
+        _, slots, _ = predictions(batch)
+        states, project = states_and_head(outputs, heads[0] if heads else None)
+        logits = project(at_slots(states, slots))
+        return jnp.argmax(jnp.where(allowed_V, logits, -jnp.inf), axis=-1)
+
+    predicted = _everywhere(predict, trained.params)
+    columns = ("inputs", "inputs_segments", "labels", "labels_slots", "labels_weights")
+    arrays = jax.device_get([features[column] for column in columns])
+    filled = [_numbered(trained.ids, *row) for row in zip(*arrays, np.asarray(predicted))]
+    return [example for example in filled if example.truth]
 
 
 def _numbered(ids: TokenIds, inputs, segments, labels, slots, weights, predicted) -> Infilled:
@@ -128,10 +127,12 @@ def greedy_targets(
     return lax.fori_loop(0, targets, step, (batch["decoder_input_tokens"], predicted))[1]
 
 
-def _everywhere(params):
-    """Returns the sharding that replicates the result over the parameters' mesh."""
+def _everywhere(predict: Callable, params):
+    """Returns the predictions, jitted and replicated over the parameters' mesh."""
     sharding = jax.tree.leaves(params)[0].sharding
-    return NamedSharding(sharding.mesh, P()) if isinstance(sharding, NamedSharding) else None
+    is_on_mesh = isinstance(sharding, NamedSharding)
+    shardings = NamedSharding(sharding.mesh, P()) if is_on_mesh else None
+    return jax.jit(predict, out_shardings=shardings)(params)
 
 
 def _until(tokens: list[int], eos: int) -> list[int]:

@@ -1,7 +1,5 @@
 """Inserts one token after another into a text until nothing is missing.
 
-    insert(trained, ["import as np"], max_new=8)[0].text
-
 Letters: B rows, T slots, V ids.
 """
 

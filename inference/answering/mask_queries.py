@@ -13,42 +13,25 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ...objectives import PromptForm
+from ...objectives import PromptForm, TokenIds
 from ...objectives.contract import Array
 from ...objectives.layouts import key_intervals
-from ..trained import Trained
 
 
-class MaskReading(NamedTuple):
-    """How a model predicts masks. It is hashable, as a key of compiled programs."""
-
-    head: str | None  # `PromptForm.head`
-    predicted: str  # `PromptForm.predicted`
-    shift: int  # `PromptForm.shift`
-    mask: int  # id of the mask
-    bos: int  # id that opens a shuffled text
-
-
-def mask_reading(trained: Trained, form: PromptForm) -> MaskReading:
-    """Returns how the model predicts masks in this form."""
-    ids = trained.ids
-    return MaskReading(form.head, form.predicted, form.shift, ids.special("mask"), ids.bos)
-
-
-def mask_states(model, reading: MaskReading, params, batch) -> tuple[Array, Callable]:
+def mask_states(model, form: PromptForm, ids: TokenIds, params, batch) -> tuple[Array, Callable]:
     """Returns (hidden states [B, T, E] of the slots of a batch, states -> logits).
 
     If masks are not read in place, only the states of masks are meaningful.
     """
-    if reading.predicted == "in place":
-        return states_and_head(model.apply(params, batch), reading.head)
-    arrange = _grouped if reading.predicted == "from copies" else _shuffled
+    if form.predicted == "in place":
+        return states_and_head(model.apply(params, batch), form.head)
+    arrange = _grouped if form.predicted == "from copies" else _shuffled
     names = "input_tokens", "segment_ids", "positions"
     rows = _Row(*(jnp.asarray(batch[f"decoder_{name}"]) for name in names))
-    asked, slot_BxT = jax.vmap(functools.partial(arrange, reading))(rows)
+    asked, slot_BxT = jax.vmap(functools.partial(arrange, ids))(rows)
     outputs = model.apply(params, asked)
     states_BxTxE = jnp.take_along_axis(outputs.hidden["noised"], slot_BxT[..., None], axis=1)
-    return states_BxTxE, functools.partial(outputs.head, reading.head or "vocabulary")
+    return states_BxTxE, functools.partial(outputs.head, form.head or "vocabulary")
 
 
 def states_and_head(outputs, head: str | None):
@@ -85,8 +68,8 @@ class _Sorted(NamedTuple):
         return jnp.sum(self.is_given)
 
 
-def _sorted(mask: int, row: _Row) -> _Sorted:
-    group = jnp.where(row.segments > 0, (row.tokens == mask).astype(jnp.int32), 2)
+def _sorted(ids: TokenIds, row: _Row) -> _Sorted:
+    group = jnp.where(row.segments > 0, (row.tokens == ids.mask).astype(jnp.int32), 2)
     order = jnp.argsort(group, stable=True)
     return _Sorted(
         tokens=row.tokens[order],
@@ -97,19 +80,19 @@ def _sorted(mask: int, row: _Row) -> _Sorted:
     )
 
 
-def _grouped(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
+def _grouped(ids: TokenIds, row: _Row) -> tuple[dict, Array]:
     """Returns the batch of `any_subset_lm`, and the copy of each slot of the row.
 
     Given tokens are a group and attend to each other. Copies of masks, the next group, attend to
     them and to each other.
     """
-    text = _sorted(reading.mask, row)
+    text = _sorted(ids, row)
     asked = {
         "decoder_input_tokens": text.tokens,
         "decoder_segment_ids": text.is_given.astype(jnp.int32),
         "decoder_positions": text.positions,
         "decoder_key_intervals": key_intervals(0, text.given, text.is_given),
-        "noised_input_tokens": jnp.full_like(text.tokens, reading.mask),
+        "noised_input_tokens": jnp.full_like(text.tokens, ids.mask),
         "noised_segment_ids": text.is_mask.astype(jnp.int32),
         "noised_positions": text.positions,
         "noised_key_intervals": key_intervals(
@@ -120,16 +103,16 @@ def _grouped(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
     return asked, text.slots
 
 
-def _shuffled(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
+def _shuffled(ids: TokenIds, row: _Row) -> tuple[dict, Array]:
     """Returns the batch of `shuffled_lm`, and the copy of each slot of the row.
 
     Each mask is the next token after all given tokens: a noised copy of the slot that reads the
     last given token, with the mask's position.
     """
-    text = _sorted(reading.mask, row)
+    text = _sorted(ids, row)
     slot = jnp.arange(text.tokens.size, dtype=jnp.int32)
     opens = slot == 0
-    read = jnp.where(opens, reading.bos, jnp.roll(text.tokens, 1))
+    read = jnp.where(opens, ids.bos, jnp.roll(text.tokens, 1))
     read_at = jnp.where(opens, 0, jnp.roll(text.positions, 1))
     asked = {
         "decoder_input_tokens": read,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...objectives import PromptForm
+from ...objectives import PromptForm, TokenIds
 from ..decoding.batching import (
     DEFAULT_BATCHING,
     Batching,
@@ -28,7 +28,7 @@ from ..decoding.batching import (
 from ..decoding.sampling import NEVER
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
-from .mask_queries import MaskReading, mask_reading, mask_states
+from .mask_queries import mask_states
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # names of masks in texts
 MASKED = ("mask", "unmask")  # modes that share a prompt form
@@ -95,7 +95,7 @@ def mask_guesses(
     """Returns the `top` most likely tokens of each mask of each row, like `fill_masks`."""
     prompt = prompt_form(trained, "mask")
     check_texts(trained, [masked.tokens for masked in masked_texts])
-    predict = jitted(mask_logits, trained.model, mask_reading(trained, prompt))
+    predict = jitted(mask_logits, trained.model, prompt, trained.ids)
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     first, end = trained.ids.text
     top = min(top, end - first)
@@ -134,8 +134,8 @@ def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) 
     return batch
 
 
-def mask_logits(model, reading: MaskReading, params, batch, slots_BxK):
+def mask_logits(model, form: PromptForm, ids: TokenIds, params, batch, slots_BxK):
     """Returns the logits f32[B, K, V] of the masks in these slots."""
-    states_BxTxE, project = mask_states(model, reading, params, batch)
+    states_BxTxE, project = mask_states(model, form, ids, params, batch)
     rows = jnp.arange(slots_BxK.shape[0])[:, None]
-    return project(states_BxTxE[rows, jnp.maximum(slots_BxK + reading.shift, 0)])
+    return project(states_BxTxE[rows, jnp.maximum(slots_BxK + form.shift, 0)])

@@ -1,7 +1,5 @@
 """The distribution of the token after a text.
 
-    next_tokens(trained, ["import"], top=3)[0][0]     # the most likely token: Guess(token, id, p)
-
 Letters: B rows, P slots, V ids, N tokens shown.
 """
 

@@ -92,7 +92,7 @@ class Options:
       order: Order of unmasking.
       pooling: How to pool hidden states into an embedding. None: as in training.
       second: Whether two towers embed texts as the second text of a pair.
-      mode_options: Values of the mode's additional options, `ModeCommand.arguments`.
+      mode_options: Values of the mode's additional options, `Mode.arguments`.
       numbers: Numbers of the items, for their random keys and for error messages. None: 0, 1, …,
         and messages do not name items.
       on_text: Function that is called with the partial answer of a single item.

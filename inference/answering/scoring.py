@@ -38,7 +38,6 @@ from ..trained import (
     predicts_from_left,
     prompt_form,
 )
-from .mask_queries import mask_reading
 from .masks import batch_of, mask_logits
 
 Tokens = Sequence[int] | np.ndarray
@@ -109,17 +108,17 @@ def answer_log_probs(
     trained: Trained,
     answered: Sequence[tuple[Prompt, int]],
     batching: Batching = DEFAULT_BATCHING,
-    slot_figures: Callable | None = None,
-    figure_settings: tuple = (),
+    figures: Callable | None = None,
+    settings: tuple = (),
 ) -> list[np.ndarray]:
     """Returns, for each (prompt, n), f64[n]: log-probabilities of the last n tokens of its start.
 
         answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # given the tokens before each
 
     Args:
-      slot_figures: function (model, *figure_settings, params, batch) -> [B, T, …] of each next
-        token, by default its log-probability.
-      figure_settings: hashable arguments of this function.
+      figures: function (logits f32[B, T, V], next tokens i32[B, T], *settings) -> [B, T, …] of
+        each next token, by default its log-probability.
+      settings: hashable arguments of this function.
 
     Raises:
       ValueError: A prompt has more slots than the model has positions.
@@ -127,7 +126,7 @@ def answer_log_probs(
     model = trained.model
     prompts = [prompt for prompt, _ in answered]
     check_prompts(trained, prompts, 0)
-    run = jitted(slot_figures or next_log_probs, model, *figure_settings)
+    run = jitted(next_figures, model, figures or token_log_probs, settings)
 
     def log_probs(chosen: list[int]) -> Iterator[np.ndarray]:
         rows = [prompts[i] for i in chosen]
@@ -225,12 +224,15 @@ def _check_no_denoiser(denoiser: str | None) -> None:
         )
 
 
-def next_log_probs(model, params, batch):
-    """Returns f32[B, T]: in each slot, the log-probability of the next slot's token."""
+def next_figures(model, figures: Callable, settings: tuple, params, batch):
+    """Returns [B, T, …]: in each slot, the `figures` of the next slot's token."""
     outputs = model.apply(params, batch)
     next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)
-    losses, _ = cross_entropy(outputs.head("vocabulary", outputs.hidden["top"]), next_BxT)
-    return -losses
+    return figures(outputs.head("vocabulary", outputs.hidden["top"]), next_BxT, *settings)
+
+
+def token_log_probs(logits_BxTxV, tokens_BxT):
+    return -cross_entropy(logits_BxTxV, tokens_BxT)[0]
 
 
 def _score_in_place(trained, pairs, batching):
@@ -243,10 +245,9 @@ def _score_in_place(trained, pairs, batching):
     silent = batching._replace(on_batch=None)
     for _, text in pairs:
         tokens = trained.encode(text)
-        one_hidden = [(tokens, [slot]) for slot in range(len(tokens))]
-        log_probs = [float(x) for (x,) in hidden_log_probs(trained, one_hidden, silent)]
+        (log_probs,) = pseudo_log_probs(trained, [((), tokens)], silent)
         names = [trained.decode([token]) for token in tokens]
-        scores.append(Scored(names, log_probs, len(text.encode()), exact=False))
+        scores.append(Scored(names, log_probs.tolist(), len(text.encode()), exact=False))
         if batching.on_batch:
             batching.on_batch(1)
     return scores
@@ -288,8 +289,8 @@ def hidden_log_probs(
     """
     mask = trained.ids.special("mask")
     form = prompt_form(trained, "mask")
-    ids = None if candidates is None else tuple(candidates)
-    run = jitted(_log_probs_at, trained.model, mask_reading(trained, form), ids)
+    chosen_ids = None if candidates is None else tuple(candidates)
+    run = jitted(_log_probs_at, trained.model, form, trained.ids, chosen_ids)
     before = len(form.before)
     text_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     predicted_V = text_V if form.noise else jnp.ones_like(text_V)
@@ -319,14 +320,14 @@ def hidden_log_probs(
     return batching.run(log_probs, [len(tokens) for tokens, _ in texts])
 
 
-def _log_probs_at(model, reading, candidates, params, batch, slots_BxK, labels_BxK, predicted_V):
+def _log_probs_at(model, form, ids, candidates, params, batch, slots_BxK, labels_BxK, predicted_V):
     """Returns f32[B, K]: the log-probabilities of the labels of the masks in these slots.
 
     With candidates, returns f32[B, K, candidates]. Probabilities are over all ids that the model
     learned to predict.
     """
-    logits = mask_logits(model, reading, params, batch, slots_BxK)
+    logits = mask_logits(model, form, ids, params, batch, slots_BxK)
     logits_BxKxV = jnp.where(predicted_V, logits, NEVER)
     if candidates is not None:
         return jax.nn.log_softmax(logits_BxKxV)[..., np.array(candidates, np.int32)]
-    return -cross_entropy(logits_BxKxV, labels_BxK)[0]
+    return token_log_probs(logits_BxKxV, labels_BxK)

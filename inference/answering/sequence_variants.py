@@ -17,7 +17,14 @@ import numpy as np
 from ...corpora.alphabets import ALPHABETS
 from ..decoding.batching import DEFAULT_BATCHING, Batching
 from ..prompting.prompts import text_frame
-from ..trained import Trained, is_trained_for, mode_of, predicts_from_left, prompt_form
+from ..trained import (
+    Trained,
+    is_trained_for,
+    longest_row,
+    mode_of,
+    predicts_from_left,
+    prompt_form,
+)
 from .scoring import answer_log_probs, answered_prompt, hidden_log_probs, pseudo_log_probs
 
 Marginal = Literal["masked_marginal", "wild_type_marginal"]
@@ -173,8 +180,8 @@ def check_scoring(trained: Trained, scoring: Scoring, both_strands: bool) -> Non
 def longest_sequence(trained: Trained) -> int | None:
     """Returns the maximum number of tokens of a sequence in training. None: any."""
     stack = "decoder" if trained.model.layout == "decoder" else "encoder"
-    limits = {trained.model.max_positions, trained.lengths.get(stack, 0)} - {0}
-    return min(limits) - sum(map(len, text_frame(trained))) if limits else None
+    longest = longest_row(trained, stack)
+    return None if longest is None else longest - sum(map(len, text_frame(trained)))
 
 
 def sequence_check(trained: Trained) -> Callable[[str], str | None]:

@@ -42,29 +42,22 @@ class TextRow(NamedTuple):
 
 
 def states(
-    trained: Trained, texts: Sequence[str], *, layers: Sequence[int] = (TOP,), batch_size: int = 32
+    trained: Trained,
+    texts: Sequence[str | Sequence[int]],
+    *,
+    layers: Sequence[int] = (TOP,),
+    batch_size: int = 32,
 ) -> Iterator[tuple[int, TextStates]]:
     """Yields the number of each text with its states, shortest texts first.
 
     Args:
+      texts: texts or their token ids.
       layers: numbers of layers; 0 is the embeddings, 1 the first layer, -1 the last layer.
 
     Raises:
       ValueError: A text has no tokens, or more than the model has positions. A layer does not
         exist. Models with two encoders have only the last layer.
     """
-    tokens = [trained.encode(text) for text in texts]
-    yield from token_states(trained, tokens, layers=layers, batch_size=batch_size)
-
-
-def token_states(
-    trained: Trained,
-    texts: Sequence[Sequence[int]],
-    *,
-    layers: Sequence[int] = (TOP,),
-    batch_size: int = 32,
-) -> Iterator[tuple[int, TextStates]]:
-    """Like `states`, for texts that are token ids."""
     layers = tuple(layers)
     model = trained.model
     params = trained.params
@@ -73,11 +66,12 @@ def token_states(
         part = single_transformer(model, params)
         model, params = unrolled(model_of(part.config), part.params)
     run = jitted(_states, model, layers)
-    rows = [text_row(trained, tokens) for tokens in texts]
+    texts_tokens = [trained.encode(x) if isinstance(x, str) else x for x in texts]
+    rows = [text_row(trained, tokens) for tokens in texts_tokens]
     check_texts(trained, [row.tokens for row in rows])
     for chosen in by_length([len(row.tokens) for row in rows], batch_size):
         found_BxNxTxE = np.asarray(run(params, rows_batch(trained, [rows[i] for i in chosen])))
-        for i, found_NxTxE in {i: x for i, x in zip(chosen, found_BxNxTxE)}.items():
+        for i, found_NxTxE in dict(zip(chosen, found_BxNxTxE)).items():
             tokens = rows[i].tokens
             yield i, TextStates(found_NxTxE[:, : len(tokens)], tokens, rows[i].text)
 

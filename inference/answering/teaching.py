@@ -15,7 +15,7 @@ from ...objectives import TokenIds
 from ...objectives.distillation import UNIT
 from ..decoding.batching import Batching
 from ..prompting.prompts import Prompt
-from ..trained import Trained, allowed_token_mask, predicts_from_left
+from ..trained import Trained, allowed_token_mask, longest_row, predicts_from_left
 from .scoring import answer_log_probs
 
 DOCUMENTS = 256  # number of documents whose windows share batches
@@ -41,8 +41,8 @@ def taught(
             f"Got a teacher of layout {trained.model.layout!r} that was not trained to continue "
             "text, expected a decoder, for example trained with causal_lm: choose another run."
         )
-    longest = trained.lengths.get("decoder") or trained.model.max_positions
-    if not longest:
+    longest = longest_row(trained, "decoder")
+    if longest is None:
         raise ValueError(
             "The row length of the teacher's training is not known, since it was imported without "
             "it: train it with pretrax, or import a model with positions."
@@ -68,8 +68,8 @@ def _taught(trained, documents, top_k: int, batch_size: int, size: int) -> list[
             trained,
             answered,
             Batching(batch_size),
-            slot_figures=_predictions,
-            figure_settings=(trained.ids, min(top_k, trained.ids.size)),
+            figures=_predictions,
+            settings=(trained.ids, min(top_k, trained.ids.size)),
         )
     )
     return [
@@ -97,11 +97,9 @@ def windows_of(tokens: int, size: int) -> list[tuple[int, int, int]]:
     return windows
 
 
-def _predictions(model, ids: TokenIds, top_k: int, params, batch):
+def _predictions(logits_BxTxV, next_BxT, ids: TokenIds, top_k: int):
     """Returns i32[B, T, 2, N]: the top next tokens of each slot, and their probabilities."""
-    outputs = model.apply(params, batch)
-    logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
-    allowed_V = allowed_token_mask(ids, model.vocab_size)
+    allowed_V = allowed_token_mask(ids, logits_BxTxV.shape[-1])
     p_BxTxV = jax.nn.softmax(jnp.where(allowed_V, logits_BxTxV, -jnp.inf), axis=-1)
     p_BxTxN, ids_BxTxN = lax.top_k(p_BxTxV, top_k)
     return jnp.stack([ids_BxTxN, jnp.floor(p_BxTxN * UNIT).astype(jnp.int32)], axis=2)

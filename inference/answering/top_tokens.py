@@ -49,8 +49,8 @@ def top_tokens(trained: Trained, text: str, top: int = 5, context: str = "") -> 
     (figures_TxN,) = answer_log_probs(
         trained,
         [answered],
-        slot_figures=_next_figures,
-        figure_settings=(trained.ids, min(top, trained.ids.size)),
+        figures=_likeliest,
+        settings=(trained.ids, min(top, trained.ids.size)),
     )
     alternatives = []
     for number, (log_prob, row) in enumerate(zip(scored.log_probs, figures_TxN.tolist())):
@@ -76,11 +76,9 @@ def _in_place(
     ]
 
 
-def _next_figures(model, ids: TokenIds, top: int, params, batch):
+def _likeliest(logits_BxTxV, next_BxT, ids: TokenIds, top: int):
     """Returns f32[B, T, 2 top]: probabilities of the top next tokens, then their ids."""
-    outputs = model.apply(params, batch)
-    logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
-    allowed_V = allowed_token_mask(ids, model.vocab_size)
+    allowed_V = allowed_token_mask(ids, logits_BxTxV.shape[-1])
     p_BxTxV = jnp.where(allowed_V, jax.nn.softmax(logits_BxTxV, -1), 0.0)
     p_BxTxN, ids_BxTxN = lax.top_k(p_BxTxV, top)
     return jnp.concatenate([p_BxTxN, ids_BxTxN.astype(p_BxTxN.dtype)], -1)

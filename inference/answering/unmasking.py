@@ -1,7 +1,5 @@
 """Unmasking: fills all masks of a text, in an order and a number of steps.
 
-    unmask(trained, ["The [MASK] sat on the [MASK]."])           # a text
-
 Letters: B rows, T slots, K masks of a row, V ids.
 """
 
@@ -15,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from ...constraints import Count, NonNegative, check_fields
-from ...objectives import PromptForm
+from ...objectives import PromptForm, TokenIds
 from ...objectives.contract import Array
 from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_length
 from ..decoding.sampling import NEVER, most_likely
@@ -23,7 +21,6 @@ from ..prompting.prompts import decode_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .ancestral import mask_noise, posterior_weights
-from .mask_queries import MaskReading, mask_reading
 from .masks import Masked, batch_of, mask_logits, masked_text
 
 # Orders that support greedy decoding; "gibbs" always samples.
@@ -140,23 +137,14 @@ def write_masks(
 
     Args:
       prompt: prompt form of the rows, of a `FillingMode`.
-      rows: tokens with masks.
       record: number of model calls after each of which the K ids are returned, as a list of lists.
         0: only the last ids.
     """
     ids = trained.ids
     check_texts(trained, [row.tokens for row in rows])
     temperature = unmasking.temperature
-    writing = MaskWriting(
-        order="ancestral" if prompt.mode == "denoise" else unmasking.order,
-        sampled=bool(temperature),
-        noise=prompt.noise,
-        mask=ids.special("mask"),
-        text=ids.text,
-        random=prompt.mode == "denoise",
-        record=record,
-    )
-    run = jitted(_unmask, trained.model, mask_reading(trained, prompt), writing)
+    writing = MaskWriting(prompt, ids, unmasking.order, bool(temperature), record)
+    run = jitted(_unmask, trained.model, writing)
     allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
 
     def filled(chosen: list[int]) -> Iterator[list]:
@@ -234,25 +222,14 @@ class MaskSlots(NamedTuple):
 class MaskWriting(NamedTuple):
     """The static settings of a compiled unmasking."""
 
+    form: PromptForm  # in the mode "denoise", masks start as random text and the order is ancestral
+    ids: TokenIds
     order: Order
     sampled: bool  # whether tokens are sampled instead of the most likely ones
-    noise: Callable | None  # `PromptForm.noise`, for the order "ancestral"
-    mask: int  # id of the mask
-    text: tuple[int, int]  # first id of text, and the id after the last
-    random: bool = False  # whether masks start as random tokens of text
     record: int = 0  # number of calls whose tokens are returned; 0: only the last
 
 
-def _unmask(
-    model,
-    reading: MaskReading,
-    writing: MaskWriting,
-    params,
-    batch,
-    masks: MaskSlots,
-    allowed_V,
-    temperature,
-):
+def _unmask(model, writing: MaskWriting, params, batch, masks: MaskSlots, allowed_V, temperature):
     """Returns the tokens i32[B, K] that fill the masks."""
     name = f"{'decoder' if model.layout == 'decoder' else 'encoder'}_input_tokens"
     input_BxT = jnp.asarray(batch[name])
@@ -262,7 +239,8 @@ def _unmask(
 
     def logits_of(tokens_BxK):
         filled_BxT = input_BxT.at[rows_Bx1, slots_BxK].set(tokens_BxK, mode="drop")
-        return mask_logits(model, reading, params, batch | {name: filled_BxT}, masks.slots)
+        filled = batch | {name: filled_BxT}
+        return mask_logits(model, writing.form, writing.ids, params, filled, masks.slots)
 
     return written_tokens(logits_of, masks, writing, temperature, allowed_V)
 
@@ -283,11 +261,12 @@ def written_tokens(
         V].
     """
     order = writing.order
+    mask = writing.ids.mask
 
     def allowed_logits(tokens_BxK):
         return jnp.where(allowed_V, logits_of(tokens_BxK), NEVER)
 
-    if order == "ancestral":
+    if order == "ancestral" or writing.form.mode == "denoise":
         return _ancestral(allowed_logits, masks, writing, temperature)
     total_B = masks.total
     calls_B = masks.steps * total_B if order == "gibbs" else masks.steps
@@ -319,8 +298,8 @@ def written_tokens(
             now_BxK = masks.is_mask & (visit_BxK == (s % total_B)[:, None])
             now_BxK &= (s < calls_B)[:, None]
         else:
-            now_BxK = masks.is_mask & (tokens_BxK == writing.mask)
-        tokens_BxK = jnp.where(now_BxK, writing.mask, tokens_BxK)
+            now_BxK = masks.is_mask & (tokens_BxK == mask)
+        tokens_BxK = jnp.where(now_BxK, mask, tokens_BxK)
         chosen_BxK, chosen_p_BxK, priority_BxK = predicted(s, tokens_BxK)
         if order not in REWRITING:  # all masks are spread over the steps as evenly as possible
             count_B = total_B * (s + 1) // masks.steps - total_B * s // masks.steps
@@ -329,7 +308,7 @@ def written_tokens(
         return tokens_BxK, jnp.where(now_BxK, chosen_p_BxK, p_BxK)
 
     shape = masks.slots.shape
-    start = jnp.full(shape, writing.mask, jnp.int32), jnp.zeros(shape, jnp.float32)
+    start = jnp.full(shape, mask, jnp.int32), jnp.zeros(shape, jnp.float32)
     return _repeated(jnp.max(calls_B), call, start, writing.record)
 
 
@@ -349,15 +328,15 @@ def _repeated(calls, call: Callable, start: tuple, record: int):
 
 def _ancestral(logits_of, masks: MaskSlots, writing: MaskWriting, temperature):
     """Returns the tokens i32[B, K] that fill masks in the order "ancestral"."""
-    first, end = writing.text
-    noise = writing.noise or mask_noise
+    ids = writing.ids
+    noise = writing.form.noise or mask_noise
 
     def drawn(key, logits_V, token, time, earlier):
         if writing.sampled:
             p_V = jax.nn.softmax(logits_V / temperature)
         else:
             p_V = jax.nn.one_hot(most_likely(logits_V), logits_V.size)
-        weights_V = posterior_weights(p_V, token, writing.mask, writing.text, noise, time, earlier)
+        weights_V = posterior_weights(p_V, token, ids.mask, ids.text, noise, time, earlier)
         # If no earlier id is possible, the token stays.
         earlier_token = jax.random.categorical(key, jnp.log(weights_V))
         return jnp.where(jnp.any(weights_V > 0), earlier_token, token)
@@ -372,8 +351,9 @@ def _ancestral(logits_of, masks: MaskSlots, writing: MaskWriting, temperature):
         is_early = (s < masks.steps)[:, None]
         return (jnp.where(is_early, drawn_BxK, tokens_BxK).astype(jnp.int32),)
 
-    start_BxK = jnp.full(masks.slots.shape, writing.mask, jnp.int32)
-    if writing.random:
+    start_BxK = jnp.full(masks.slots.shape, ids.mask, jnp.int32)
+    if writing.form.mode == "denoise":
+        first, end = ids.text
         start_BxK = first + (_random(masks, 0) * (end - first)).astype(jnp.int32)
     return _repeated(jnp.max(masks.steps), step, (start_BxK,), writing.record)
 

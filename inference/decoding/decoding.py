@@ -174,11 +174,7 @@ class DecodeState(NamedTuple):
 
 
 def decode(*arguments: Any, max_new: int, **settings: Any) -> Decoded:
-    """Returns the last value of `decode_stream`, which takes the same arguments.
-
-    decoded = decode(*decoding_form(model, params), decoder_prompts([[5, 6, 7]]), max_new=20)
-    decoded.tokens[0][3 : decoded.ends[0]]        # 20 tokens, always the most likely
-    """
+    """Returns the last value of `decode_stream`, which takes the same arguments."""
     *_, decoded = decode_stream(*arguments, max_new=max_new, chunk_size=max_new, **settings)
     return decoded
 

@@ -1,8 +1,5 @@
 """Choosing the next token from logits.
 
-    sampling = Sampling(temperature=0.8, top_p=0.95)
-    tokens_B = choose(keys_B, logits_BxV, sampling)
-
 Letters: B rows, V ids.
 """
 

@@ -283,8 +283,6 @@ def _log_prob(logits_BxTxV, tokens_BxT):
 def own_drafts(model, params) -> tuple[Model, dict, Draft]:
     """Returns the first three arguments of `speculate`, for a model that drafts for itself.
 
-        decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
-
     Drafts come from heads for tokens ahead (`multi_token_prediction`).
 
     Raises ValueError for a model without such heads.

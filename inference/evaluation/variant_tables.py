@@ -9,6 +9,7 @@ Source: ProteinGym, 2023 (bioRxiv 2023.12.07.570727).
 import csv
 import functools
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,6 @@ from typing import Any, NamedTuple
 from ...data import reading
 from ...data.task_metrics import auroc, pearson_and_spearman
 from ..answering.sequence_variants import SequenceVariant
-from .score_tables import table_text
 
 MUTANT = "mutant"
 SEQUENCE = "mutated_sequence"
@@ -163,16 +163,30 @@ def _label(text: str) -> int:
     return int(number)
 
 
-def scored_text(
-    table: VariantTable, scores_of_steps: Mapping[int, Sequence[float]], file: str
-) -> str:
-    """Returns the rows of the table with each step and its scores, as JSON lines or CSV."""
-    rows = [
+def scored_rows(
+    table: VariantTable, scores_of_steps: Mapping[int, Sequence[float]]
+) -> list[dict[str, Any]]:
+    """Returns the rows of the table with each step and its scores."""
+    return [
         {**row, STEP: step, SCORE: round(float(score), 6)}
         for step, scores in scores_of_steps.items()
         for row, score in zip(table.rows, scores)
     ]
-    return table_text(rows, file)
+
+
+def table_text(rows: Sequence[Mapping[str, Any]], file: str) -> str:
+    """Returns rows with the same columns as JSON lines or CSV, by the suffix of the file's name.
+
+    >>> table_text([{"region": "exon", "loss": 1.5}, {"region": "gap", "loss": None}], "a.csv")
+    'region,loss\\nexon,1.5\\ngap,\\n'
+    """
+    if file.endswith(reading.JSONL_SUFFIXES):
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def zero_shot_figures(

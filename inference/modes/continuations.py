@@ -8,7 +8,7 @@ from ..answering.answers import answer_record, map_items
 from ..answering.generation import generate
 from ..answering.options import Options
 from ..prompting.prompts import text_prompt
-from ..trained import Mode, ModeCommand, ModeTraining, Trained, register_mode
+from ..trained import Mode, Trained, register_mode
 
 # Options of `pretrax predict` for answers that are written from left to right.
 DECODING = (
@@ -29,41 +29,34 @@ def _written(
     return [answer_record(answers) for answers in generate(trained, prompts, options)]
 
 
-def _mode(name: str, about: str, layouts: tuple[str, ...], denoised: bool = True, **others) -> Mode:
-    options = (*DECODING, "denoiser") if denoised else DECODING
-    return Mode(
+def _register(name: str, about: str, denoised: bool = True, **others) -> None:
+    mode = Mode(
         name=name,
         about=about,
-        layouts=layouts,
+        layouts=("encoder_decoder", "decoder") if denoised else ("decoder",),
         answer=functools.partial(_written, name, denoised),
         is_left_to_right=True,
         is_whole_text=True,
         is_scorable=True,
         predicts_hidden=denoised,
-        command=ModeCommand(options=options, echoes=not denoised),
+        options=(*DECODING, "denoiser") if denoised else DECODING,
+        echoes=not denoised,
         **others,
     )
+    register_mode(mode)
 
 
-register_mode(
-    _mode(
-        "continue",
-        "continues a text",
-        ("decoder",),
-        denoised=False,
-        form=causal_form,
-        training=ModeTraining(is_default=lambda model: model.layout == "decoder"),
-    )
+_register(
+    "continue",
+    "continues a text",
+    denoised=False,
+    form=causal_form,
+    is_default=lambda model: model.layout == "decoder",
 )
-register_mode(
-    _mode("complete", "continues a text that it reads both ways", ("encoder_decoder", "decoder"))
-)
-register_mode(_mode("restore", "restores a corrupted text", ("encoder_decoder", "decoder")))
-register_mode(
-    _mode(
-        "respond",
-        "answers a text with a text",
-        ("encoder_decoder", "decoder"),
-        training=ModeTraining(is_default=lambda model: model.layout == "encoder_decoder"),
-    )
+_register("complete", "continues a text that it reads both ways")
+_register("restore", "restores a corrupted text")
+_register(
+    "respond",
+    "answers a text with a text",
+    is_default=lambda model: model.layout == "encoder_decoder",
 )

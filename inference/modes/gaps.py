@@ -9,15 +9,7 @@ from ..answering.answers import answer_record, map_items, text_field
 from ..answering.generation import Answer, generate
 from ..answering.options import Options
 from ..prompting.prompts import BLANK, fill_blanks, infill_prompt, middle_prompt, next_blank
-from ..trained import (
-    Mode,
-    ModeCommand,
-    ModeTraining,
-    Trained,
-    prompt_form,
-    register_mode,
-    text_form,
-)
+from ..trained import Mode, Trained, prompt_form, register_mode, text_form
 from .continuations import DECODING, causal_form
 
 
@@ -84,12 +76,10 @@ register_mode(
         is_left_to_right=True,
         is_scorable=True,
         predicts_hidden=True,
-        training=ModeTraining(preferred_to=("complete",)),  # a text without a blank is completed
-        command=ModeCommand(
-            example='"TEXT <extra_id_0> TEXT"',
-            blanks="use --mode=infill",
-            options=(*DECODING, "denoiser"),
-        ),
+        preferred_to=("complete",),  # a text without a blank is completed
+        example='"TEXT <extra_id_0> TEXT"',
+        blanks="use --mode=infill",
+        options=(*DECODING, "denoiser"),
     )
 )
 register_mode(
@@ -101,12 +91,10 @@ register_mode(
         form=causal_form,
         answer=_middle,
         is_left_to_right=True,
-        command=ModeCommand(
-            example='--prefix="TEXT" --suffix="TEXT"',
-            takes_gap=True,
-            blanks="give the text around a single gap as --prefix and --suffix (mode 'middle')",
-            items=_no_texts,
-            options=DECODING,
-        ),
+        example='--prefix="TEXT" --suffix="TEXT"',
+        takes_gap=True,
+        blanks="give the text around a single gap as --prefix and --suffix (mode 'middle')",
+        items=_no_texts,
+        options=DECODING,
     )
 )

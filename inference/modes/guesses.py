@@ -1,7 +1,7 @@
 """Modes that list the most likely tokens: in place of each mask, or after a text."""
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -13,8 +13,6 @@ from ..answering.next_tokens import next_tokens
 from ..answering.options import Options
 from ..trained import (
     Mode,
-    ModeCommand,
-    ModeTraining,
     Trained,
     cls_and_sep,
     is_trained_for,
@@ -47,11 +45,16 @@ def check_predicts_masks(trained: Trained, mode: str) -> None:
     raise untrained_error(trained, mode, others * both)
 
 
-MASK_TRAINING = ModeTraining(
+# Settings that `Mode`s of masks share.
+MASK_MODE: dict[str, Any] = dict(
+    form=mask_form,
+    reads_only_frame=True,
+    predicts_hidden=True,
     shared_with=MASKED,
     teaches="to predict masks",
     objectives="masked_lm, masked_next_token or masked_diffusion",
     check=check_predicts_masks,
+    example=MASKED_TEXT,
 )
 
 
@@ -98,13 +101,12 @@ register_mode(
         about="lists the most likely tokens after a text",
         layouts=("decoder",),
         answer=_next,
-        training=ModeTraining(
-            shared_with=("continue", "complete", "respond", "restore"),
-            teaches="to predict a token from the tokens before it",
-            objectives="causal_lm or prefix_lm",
-            check=_check_predicts_next,
-        ),
-        command=ModeCommand(options=("top",), show=_show_next),
+        shared_with=("continue", "complete", "respond", "restore"),
+        teaches="to predict a token from the tokens before it",
+        objectives="causal_lm or prefix_lm",
+        check=_check_predicts_next,
+        options=("top",),
+        show=_show_next,
     )
 )
 register_mode(
@@ -112,19 +114,11 @@ register_mode(
         name="mask",
         about="lists the most likely tokens of each [MASK]",
         layouts=("encoder", "decoder"),
-        form=mask_form,
-        reads_only_frame=True,
         answer=_masks,
-        predicts_hidden=True,
-        training=dataclasses.replace(
-            MASK_TRAINING,
-            is_default=lambda model: model.layout == "encoder" and "vocabulary" in model.heads,
-        ),
-        command=ModeCommand(
-            example=MASKED_TEXT,
-            blanks="use --mode=mask with a [MASK] for each missing token",
-            options=("top", "masks"),
-            show=_show_masks,
-        ),
+        is_default=lambda model: model.layout == "encoder" and "vocabulary" in model.heads,
+        blanks="use --mode=mask with a [MASK] for each missing token",
+        options=("top", "masks"),
+        show=_show_masks,
+        **MASK_MODE,
     )
 )

@@ -12,7 +12,7 @@ from ..answering.answers import text_field
 from ..answering.classifying import classify, judge, tag
 from ..answering.options import Options
 from ..prompting.items import text_of_item
-from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
+from ..trained import Mode, Trained, cls_and_sep, register_mode
 
 
 def _classes(predict: Callable, trained: Trained, inputs: Sequence, options: Options) -> list[dict]:
@@ -61,8 +61,10 @@ register_mode(
         read=lambda item: (text_of_item(item), text_field(item, "second")),
         form=lambda trained, mode: next_sentence_form(trained.ids),
         answer=lambda *arguments: _classes(judge, *arguments),
-        training=ModeTraining(objectives="next_sentence_prediction or sentence_order_prediction"),
-        command=ModeCommand(example='"TEXT" "TEXT"', items=_pair, show=_show_classes),
+        objectives="next_sentence_prediction or sentence_order_prediction",
+        example='"TEXT" "TEXT"',
+        items=_pair,
+        show=_show_classes,
     )
 )
 register_mode(
@@ -75,8 +77,9 @@ register_mode(
         reads_only_frame=True,
         answer=lambda *arguments: _classes(classify, *arguments),
         is_scorable=True,
-        training=ModeTraining(objectives="sequence_classification or sequence_regression"),
-        command=ModeCommand(options=("top",), show=_show_classes),
+        objectives="sequence_classification or sequence_regression",
+        options=("top",),
+        show=_show_classes,
     )
 )
 register_mode(
@@ -90,7 +93,7 @@ register_mode(
         reads_only_frame=True,
         answer=_tags,
         is_scorable=True,
-        training=ModeTraining(objectives="token_classification"),
-        command=ModeCommand(show=_show_tags),
+        objectives="token_classification",
+        show=_show_tags,
     )
 )

@@ -12,7 +12,7 @@ from ..answering.answers import text_field
 from ..answering.options import Options
 from ..answering.scoring import Scored, score
 from ..prompting.items import text_of_item
-from ..trained import Mode, ModeCommand, Trained, register_mode
+from ..trained import Mode, Trained, register_mode
 
 MAX_TABLE_TOKENS = 64  # maximum number of tokens in a table
 
@@ -77,13 +77,11 @@ register_mode(
         read=_text_and_target,
         answer=_scores,
         needs_training=False,
-        command=ModeCommand(
-            is_flag=True,
-            items=_items,
-            options=("denoiser",),
-            arguments={"target": {"help": "with --score: the text to score, given TEXT before it"}},
-            mistake=_mistake,
-            show=_show,
-        ),
+        is_flag=True,
+        items=_items,
+        options=("denoiser",),
+        arguments={"target": {"help": "with --score: the text to score, given TEXT before it"}},
+        mistake=_mistake,
+        show=_show,
     )
 )

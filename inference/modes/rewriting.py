@@ -9,8 +9,8 @@ from ..answering.flowing import follow_flow
 from ..answering.insertions import Written, insert
 from ..answering.options import Decoding, Options
 from ..answering.unmasking import FillingMode, Unmasking, unmask
-from ..trained import Mode, ModeCommand, ModeTraining, Trained, check_trained_for, register_mode
-from .guesses import MASK_TRAINING, MASKED_TEXT, mask_form
+from ..trained import Mode, Trained, check_trained_for, register_mode
+from .guesses import MASK_MODE, MASKED_TEXT
 
 
 def _check_single_draw(options: Options) -> None:
@@ -84,14 +84,9 @@ register_mode(
         name="unmask",
         about="fills all [MASK]s, in the order --order",
         layouts=("encoder", "decoder"),
-        form=mask_form,
-        reads_only_frame=True,
         answer=partial(_unmasked, "unmask"),
-        predicts_hidden=True,
-        training=MASK_TRAINING,
-        command=ModeCommand(
-            example=MASKED_TEXT, options=("masks", "steps", "order", "temperature")
-        ),
+        options=("masks", "steps", "order", "temperature"),
+        **MASK_MODE,
     )
 )
 register_mode(
@@ -101,12 +96,11 @@ register_mode(
         layouts=("encoder", "decoder"),
         reads_only_frame=True,
         answer=partial(_unmasked, "denoise"),
-        training=ModeTraining(
-            teaches="to denoise random tokens",
-            objectives="uniform_diffusion",
-            check=check_trained_for,
-        ),
-        command=ModeCommand(example=MASKED_TEXT, options=("masks", "steps", "temperature")),
+        teaches="to denoise random tokens",
+        objectives="uniform_diffusion",
+        check=check_trained_for,
+        example=MASKED_TEXT,
+        options=("masks", "steps", "temperature"),
     )
 )
 register_mode(
@@ -116,12 +110,11 @@ register_mode(
         layouts=("encoder",),
         reads_only_frame=True,
         answer=_flowed,
-        training=ModeTraining(
-            teaches="to restore noised embeddings",
-            objectives="embedding_diffusion",
-            check=check_trained_for,
-        ),
-        command=ModeCommand(example=MASKED_TEXT, options=("masks", "steps")),
+        teaches="to restore noised embeddings",
+        objectives="embedding_diffusion",
+        check=check_trained_for,
+        example=MASKED_TEXT,
+        options=("masks", "steps"),
     )
 )
 register_mode(
@@ -130,10 +123,10 @@ register_mode(
         about="inserts missing tokens",
         layouts=("encoder",),
         answer=_inserted,
-        training=ModeTraining(
-            teaches="to insert tokens", objectives="insertion_lm", check=check_trained_for
-        ),
-        command=ModeCommand(options=("temperature",)),
+        teaches="to insert tokens",
+        objectives="insertion_lm",
+        check=check_trained_for,
+        options=("temperature",),
     )
 )
 register_mode(
@@ -143,9 +136,9 @@ register_mode(
         layouts=("decoder", "encoder_decoder"),
         reads_only_frame=True,
         answer=_blocks,
-        training=ModeTraining(
-            teaches="to write blocks", objectives="block_diffusion", check=check_trained_for
-        ),
-        command=ModeCommand(options=("steps", "order", "temperature")),
+        teaches="to write blocks",
+        objectives="block_diffusion",
+        check=check_trained_for,
+        options=("steps", "order", "temperature"),
     )
 )

@@ -18,8 +18,8 @@ from ..answering.masks import MASKED
 from ..answering.options import Options
 from ..answering.states import all_layers, states
 from ..prompting.items import text_of_item
-from ..reporting.predict_options import Request
-from ..trained import Mode, ModeCommand, ModeTraining, Trained, cls_and_sep, register_mode
+from ..reporting.printing import Request
+from ..trained import Mode, Trained, cls_and_sep, register_mode
 
 NEAREST = 3  # number of nearest tokens shown for each token
 MAX_SIMILAR = 12  # maximum number of texts in a table of similarities
@@ -193,24 +193,18 @@ register_mode(
         layouts=("encoder",),
         form=_embed_form,
         answer=_embeddings,
-        training=ModeTraining(
-            is_default=lambda model: model.layout == "encoder" and "vocabulary" not in model.heads
-        ),
-        command=ModeCommand(
-            arguments={
-                "pooling": {
-                    "help": "how to pool hidden states into an embedding: first, mean or last"
-                },
-                "against": {
-                    "nargs": "+",
-                    "action": "extend",
-                    "metavar": "TEXT",
-                    "help": "texts to compare with; repeatable",
-                },
+        is_default=lambda model: model.layout == "encoder" and "vocabulary" not in model.heads,
+        arguments={
+            "pooling": {"help": "how to pool hidden states into an embedding: first, mean or last"},
+            "against": {
+                "nargs": "+",
+                "action": "extend",
+                "metavar": "TEXT",
+                "help": "texts to compare with; repeatable",
             },
-            mistake=_against_file,
-            show_all=_show_embeddings,
-        ),
+        },
+        mistake=_against_file,
+        show_all=_show_embeddings,
     )
 )
 register_mode(
@@ -219,16 +213,14 @@ register_mode(
         about="computes the hidden states of each token",
         answer=_no_records,
         needs_training=False,
-        command=ModeCommand(
-            arguments={
-                "layer": {
-                    "default": "-1",
-                    "metavar": "N",
-                    "help": "layer of the hidden states: 0 is the embeddings, -1 the last, or all",
-                }
-            },
-            mistake=_not_npz,
-            run=_answer_states,
-        ),
+        arguments={
+            "layer": {
+                "default": "-1",
+                "metavar": "N",
+                "help": "layer of the hidden states: 0 is the embeddings, -1 the last, or all",
+            }
+        },
+        mistake=_not_npz,
+        run=_answer_states,
     )
 )

@@ -99,8 +99,8 @@ def make_items(
         )
     if cursor:
         gap = around_cursor(cursor)
-    if gap and not MODES[mode].command.takes_gap:
-        supported = [other.name for other in MODES.values() if other.command.takes_gap]
+    if gap and not MODES[mode].takes_gap:
+        supported = [other.name for other in MODES.values() if other.takes_gap]
         raise ValueError(
             f"Got --prefix, --suffix or --cursor in mode {mode!r}, expected a text: only mode "
             f"{' or '.join(map(repr, supported))} takes these options. Give a text, or use "
@@ -110,7 +110,7 @@ def make_items(
         return read_items(file, strict=False)
     if gap:
         return [gap]
-    items = MODES[mode].command.items
+    items = MODES[mode].items
     return items(texts, options) if items else [{"text": text} for text in texts]
 
 

@@ -289,7 +289,7 @@ def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
         "use a model that span_corruption or ul2 trained, since this model cannot; for example "
         f"`pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
     )
-    ways = (mode.command.blanks for name, mode in MODES.items() if name in modes)
+    ways = (mode.blanks for name, mode in MODES.items() if name in modes)
     advice = next(filter(None, ways), never)
     raise ValueError(
         f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues texts. To continue "

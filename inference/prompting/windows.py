@@ -1,8 +1,5 @@
 """Checks of the length of rows, against the model's positions and the rows of training.
 
-    check_texts(trained, rows)             # before rows are embedded, classified, filled in, scored
-    check_prompts(trained, prompts, 64)    # before up to 64 tokens are generated after each
-
 A row longer than learned positions is rejected. A row longer than the rows of training causes a
 `BeyondTraining` warning: rotary and relative positions have no limit, but the model has not learned
 longer distances.
@@ -12,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from ..decoding.batching import check_positions
-from ..trained import Trained
+from ..trained import Trained, longest_row
 from .prompts import Prompt, prompt_size
 
 SHOWN = 16  # number of tokens of a long text in a message
@@ -67,12 +64,11 @@ def check_prompts(trained: Trained, prompts: Sequence[Prompt], max_new: int) -> 
 
 
 def _check(trained: Trained, stack: str, slots: int, row: Sequence[int], max_new: int = 0) -> None:
-    limit = trained.model.max_positions
-    longest = min(trained.lengths.get(stack, slots), limit or slots)
-    if slots <= longest:
+    longest = longest_row(trained, stack)
+    if longest is None or slots <= longest:
         return
     shorter = f"a shorter text than {trained.decode(list(row[:SHOWN]))!r} …"
-    check_positions(limit, stack, slots, max_new, shorter=shorter)
+    check_positions(trained.model.max_positions, stack, slots, max_new, shorter=shorter)
     held = f", with up to {max_new} new tokens" if max_new else ""
     left = longest - (slots - max_new)
     fewer = f" or max_new={left}" if max_new and left > 0 else ""

@@ -17,9 +17,8 @@ from ...settings.atomic_writes import parse_json
 from ...settings.progress_bar import progress_bar
 from ..answering.answers import answer
 from ..prompting.items import Unreadable
-from ..trained import MODES, Trained
-from .predict_options import Request
-from .printing import draft_counts
+from ..trained import Trained
+from .printing import Request, draft_counts
 
 
 def write_answers(console: Console, trained: Trained, request: Request) -> None:
@@ -39,7 +38,7 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
 
         def answers(items: list[dict], numbers: Sequence[int]) -> list[dict]:
             numbered = dataclasses.replace(options, on_batch=advance, numbers=numbers)
-            return answer(trained, request.mode, items, numbered)
+            return answer(trained, request.mode.name, items, numbered)
 
         out.answer_rest(answers, chunk)
     console.print(
@@ -48,8 +47,8 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
     if errors := out.errors():
         console.print(f'{errors} of them are an "error" with the reason.')
     field = arguments.answer
-    writes = MODES[request.mode].is_whole_text
-    if arguments.examples and writes and all(field in item for item in items):
+    is_text = request.mode.is_whole_text
+    if arguments.examples and is_text and all(field in item for item in items):
         right = out.exact_matches("expected" if field == "answer" else field)
         console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")
 
@@ -125,16 +124,16 @@ class AnswerFile:
 
     def errors(self) -> int:
         """Returns the number of items without an answer."""
-        with self._path.open(encoding="utf-8") as lines:
-            return sum(map(_is_error, map(json.loads, lines), self._items))
+        return sum(map(_is_error, self._records(), self._items))
 
     def exact_matches(self, field: str) -> int:
         """Returns the number of answers that equal this field, ignoring surrounding white space."""
+        answered = (record for record in self._records() if "answer" in record)
+        return sum(x["answer"].strip() == str(x[field]).strip() for x in answered)
+
+    def _records(self) -> list[dict]:
         with self._path.open(encoding="utf-8") as lines:
-            records = map(json.loads, lines)
-            return sum(
-                x["answer"].strip() == str(x[field]).strip() for x in records if "answer" in x
-            )
+            return [json.loads(line) for line in lines]
 
     def _whole_lines(self) -> int:
         """Returns the number of answers in the file, after removing an incomplete last line."""

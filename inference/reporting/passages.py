@@ -9,13 +9,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from ...data.corpus import Document
-from ...objectives import Objective, TokenIds, members_of, row_groups
+from ...objectives import Objective, members_of, row_groups
 from ...objectives.contract import Row
 from ...objectives.layouts import LAYOUTS
-from ..answering.infill import Infilled, fill_in_place, infill
-from ..trained import MODES
-
-Decode = Callable[[Sequence[int]], str]
+from ..answering.infill import Infilled, infill
+from ..trained import MODES, Trained
 
 PASSAGE = 96  # maximum number of tokens of a passage
 
@@ -23,10 +21,7 @@ PASSAGE = 96  # maximum number of tokens of a passage
 def show_passages(
     console: Console,
     objective: Objective,
-    model,
-    params,
-    ids: TokenIds,
-    decode: Decode,
+    trained: Trained,
     heldout: Callable[[int], Sequence[Document]],
     rows: int = 4,
 ) -> None:
@@ -36,6 +31,8 @@ def show_passages(
     documents if the objective requires rows of one document. Nothing is shown if no member hides
     tokens, or if labels are not tokens.
     """
+    model = trained.model
+    ids = trained.ids
     layout = LAYOUTS[model.layout]
     members = [m.objective for m in members_of(objective)]
     filling = [number for number, member in enumerate(members) if _fills(member)]
@@ -52,13 +49,12 @@ def show_passages(
     shape: dict[str, int] = {s: needs[s] for s in ("encoder", "decoder") if s in needs}
     (group,) = row_groups(filled, layout, ids, [shape])
     keys = jax.random.split(jax.random.key(0), len(passages.tokens))
-    fill = infill if "targets" in group.features else fill_in_place
-    examples = fill(filled, model, params, ids, group, keys, passages)
+    examples = infill(filled, trained, group, keys, passages)
     if not examples:
         return
     console.print("\n[bold]Filling in held-out passages[/bold]")
     for example in examples:
-        print_example(console, example, ids.sentinels, decode)
+        print_example(console, example, ids.sentinels, trained.decode)
 
 
 def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
@@ -97,7 +93,10 @@ def _fills(objective: Objective) -> bool:
 
 
 def print_example(
-    console: Console, example: Infilled, sentinels: Sequence[int], decode: Decode
+    console: Console,
+    example: Infilled,
+    sentinels: Sequence[int],
+    decode: Callable[[list[int]], str],
 ) -> None:
     """Prints a passage with numbered blanks, then the prediction and the truth for each blank."""
     passage = Text()

@@ -1,8 +1,10 @@
-"""Prints answers in the terminal, streamed or each with its item."""
+"""The `Request` of a command, and its answers in the terminal, streamed or each with its item."""
 
+import argparse
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -12,24 +14,34 @@ from ...settings.printable import printable
 from ..answering.answers import answer
 from ..answering.options import Options
 from ..decoding.speculation import DraftCounts
-from ..trained import MODES, Mode, Trained, is_trained_for
-from .predict_options import Request
+from ..trained import Mode, Trained, is_trained_for, learned_modes
+
+
+class Request(NamedTuple):
+    """A mode and its items."""
+
+    mode: Mode
+    is_chosen: bool  # whether the user chose the mode
+    items: list[dict]
+    options: Options
+    arguments: argparse.Namespace  # arguments of the command line
+    made_by: dict[str, Any]  # settings that affect the answers, in addition to the items
 
 COUNTED = 100  # number of items whose unknown tokens are counted
 
 
 def print_mode(console: Console, run: str, trained: Trained, request: Request) -> None:
     """Prints a line with the mode of the model and the reason for it."""
-    mode = request.mode
-    about = MODES[request.mode].about
+    name = request.mode.name
+    about = request.mode.about
     if not request.is_chosen and trained.prompt_forms:
         about += ", prompted as in training"
     elif not request.is_chosen:
         about += f", the default for the layout {trained.model.layout}"
-    elif not is_trained_for(trained, mode):
-        others = ", ".join(dict.fromkeys(form.mode for form in trained.prompt_forms))
+    elif not is_trained_for(trained, name):
+        others = ", ".join(learned_modes(trained))
         about += f"; the model was not trained for this mode, but for: {others}"
-    console.print(f"{run}: {mode} — {about}.", markup=False, soft_wrap=True, style="dim")
+    console.print(f"{run}: {name} — {about}.", markup=False, soft_wrap=True, style="dim")
 
 
 def print_unknown(console: Console, trained: Trained, items: Sequence[dict]) -> None:
@@ -48,7 +60,7 @@ def print_unknown(console: Console, trained: Trained, items: Sequence[dict]) -> 
 
 def print_answers(console: Console, trained: Trained, request: Request) -> None:
     """Prints the answer to each item. The text of a single answer is streamed."""
-    mode = MODES[request.mode]
+    mode = request.mode
     items = request.items
     decoding = request.options.decoding
     alone = len(items) == decoding.beams == decoding.samples == 1 and console.is_terminal
@@ -57,14 +69,14 @@ def print_answers(console: Console, trained: Trained, request: Request) -> None:
             _print_stream(console, trained, mode, items[0], options)
             return
         records = answer(trained, mode.name, items, options)
-        if mode.command.show_all is not None:
-            mode.command.show_all(console, trained, request, records)
+        if mode.show_all is not None:
+            mode.show_all(console, trained, request, records)
             return
         for item, record in zip(items, records):
-            if mode.command.show is None:
+            if mode.show is None:
                 _print_text(console, mode, item, record)
             else:
-                mode.command.show(console, item, record)
+                mode.show(console, item, record)
 
 
 @contextlib.contextmanager
@@ -94,7 +106,7 @@ def _print_stream(
             console.file.write(printable(new))
             console.file.flush()
 
-    if mode.command.echoes:
+    if mode.echoes:
         console.print(Text(item["text"], style="dim"), end="")
     answer(trained, mode.name, [item], dataclasses.replace(options, on_text=more))
     console.print()
@@ -104,11 +116,11 @@ def _print_text(console: Console, mode: Mode, item: dict, record: dict) -> None:
     if not {"filled", "answer"} & record.keys():
         raise ValueError(
             f"The mode {mode.name!r} answered with the fields {list(record)}, expected 'answer': "
-            "give its `ModeCommand` a function `show` that prints its answers."
+            "give the `Mode` a function `show` that prints its answers."
         )
     first = record["filled"] if "filled" in record else record["answer"]
     others = [x if isinstance(x, str) else x["answer"] for x in record.get("others", [])]
-    before = Text(item["text"], style="dim") if mode.command.echoes else Text()
+    before = Text(item["text"], style="dim") if mode.echoes else Text()
     for number, text in enumerate([first, *others]):
         if number:
             console.print("─" * 20, style="dim")

@@ -108,7 +108,7 @@ def test_planted_states_are_separated_at_the_chosen_layer(uses, monkeypatch):
             yield i, types.SimpleNamespace(layers=planted, text=slice(0, len(row)))
 
     monkeypatch.setattr(word_senses, "placed_use", placed)
-    monkeypatch.setattr(word_senses, "token_states", states)
+    monkeypatch.setattr(word_senses, "states", states)
     found = measured("encoder", uses, monkeypatch)
     assert found["word_in_context"].value == 1.0 and "layer 1" in found["word_in_context"].note
     assert found["word_in_context/layer_0"].value == found["word_in_context/neighbors"].value == 0.5

@@ -12,6 +12,7 @@ from pretrax import objectives
 from pretrax.inference import Batching, answer, unmask
 from pretrax.inference.answering.ancestral import mask_noise, posterior_weights, transition_probs
 from pretrax.inference.answering.unmasking import MaskSlots, MaskWriting, Unmasking, written_tokens
+from pretrax.objectives import PromptForm
 from tests.inference.runs import IDS, trained
 from tests.refusals import refuses
 
@@ -69,7 +70,8 @@ def test_exact_model_samples_its_own_distribution(name):
     def draw(steps, temperature):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(3), jnp.arange(rows))
         masks = MaskSlots(slots, slots >= 0, jnp.full(rows, steps), keys)
-        how = MaskWriting("ancestral", temperature > 0, NOISES[name], MASK, TEXT, name == "uniform")
+        form = PromptForm("denoise" if name == "uniform" else "unmask", noise=NOISES[name])
+        how = MaskWriting(form, TINY, "ancestral", temperature > 0)
         return written_tokens(logits_of, masks, how, temperature, jnp.asarray(P > 0))
 
     for steps in (1, 5):
@@ -86,7 +88,7 @@ def test_written_tokens_are_final_only_for_mask_noise():
         return jax.nn.one_hot(jnp.broadcast_to(written, tokens.shape), SIZE) * 9.0
 
     tokens_by_step = []
-    how = MaskWriting("ancestral", sampled=False, noise=None, mask=MASK, text=TEXT)
+    how = MaskWriting(PromptForm("unmask"), TINY, "ancestral", sampled=False)
     for steps in (1, 2, 3, 4):
         rows = jnp.arange(24)[None], jnp.ones((1, 24), bool), jnp.array([steps])
         masks = MaskSlots(*rows, jax.random.key(5)[None])

@@ -10,7 +10,7 @@ import pytest
 from pretrax import objectives
 from pretrax.inference import Batching
 from pretrax.inference.answering.embeddings import embed
-from pretrax.inference.answering.states import token_states
+from pretrax.inference.answering.states import states
 from pretrax.inference.trained import Trained, prompt_form
 from pretrax.objectives.losses import at_slots
 from tests.inference.runs import CODEC, IDS, corrupted_document, trained
@@ -62,7 +62,7 @@ def test_pair_embeddings_match_those_of_the_loss(builder):
 @pytest.mark.slow
 def test_electra_embeds_with_its_discriminator():
     trained_model = trained("electra", "replaced_token_detection")
-    ((_, found),) = token_states(trained_model, [CODEC.encode(TEXTS[0])])
+    ((_, found),) = states(trained_model, [CODEC.encode(TEXTS[0])])
     mean = found.layers[0].mean(0)
     expected = mean / np.linalg.norm(mean)
     np.testing.assert_allclose(embed(trained_model, TEXTS[:1])[0], expected, atol=1e-5)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from pretrax import models
 from pretrax.data.corpus import Document, in_parts
-from pretrax.inference import fill_in_place, greedy_targets, infill, show_passages
+from pretrax.inference import Trained, greedy_targets, infill, show_passages
 from pretrax.inference.answering.infill import Infilled
 from pretrax.inference.reporting.passages import print_example
 from pretrax.objectives import (
@@ -33,6 +33,14 @@ from tests.training import tiny
 
 MODELS = {"encoder_decoder": tiny.encoder_decoder, "decoder": tiny.decoder}
 LENGTH, ROWS, EOS = 24, 4, tiny.IDS.eos
+
+
+def decode(tokens):
+    return "".join(f"·{t}" for t in tokens)
+
+
+def trained(model, params, ids=tiny.IDS) -> Trained:
+    return Trained(model, params, ids, encode=str.split, decode=decode)
 
 
 @functools.cache
@@ -66,7 +74,7 @@ def filled(layout):
 
 def filled_in(layout, rows):
     objective, model, params, group, keys, _ = case(layout)
-    return infill(objective, model, params, tiny.IDS, group, keys, rows)
+    return infill(objective, trained(model, params), group, keys, rows)
 
 
 @pytest.mark.slow
@@ -143,10 +151,6 @@ def printed(show) -> str:
     return console.export_text()
 
 
-def decode(tokens):
-    return "".join(f"·{t}" for t in tokens)
-
-
 def test_shown_example_has_prediction_and_truth_of_each_blank():
     first, second = tiny.IDS.sentinels[:2]
     example = Infilled(
@@ -167,7 +171,7 @@ def test_only_text_sentinels_and_the_end_are_predicted():
     text, written = [*range(*tiny.IDS.text)], set()
     for best in (tiny.IDS.pad, tiny.IDS.sentinels[0], text[0], text[-1] + 1, 127):
         forced = ForcedModel(model, best)
-        for example in infill(objective, forced, params, tiny.IDS, group, keys, rows):
+        for example in infill(objective, trained(forced, params), group, keys, rows):
             written |= set(example.predicted)
     assert written <= {*text, *tiny.IDS.sentinels}
     assert {text[0], tiny.IDS.sentinels[0]} <= written
@@ -200,15 +204,7 @@ def test_passages_are_shown_only_for_objectives_with_inputs(layout):
     def show(objective, documents=documents, **settings):
         return printed(
             lambda console: show_passages(
-                console,
-                objective,
-                model,
-                params,
-                tiny.IDS,
-                decode,
-                lambda member: documents,
-                2,
-                **settings,
+                console, objective, trained(model, params), lambda member: documents, 2, **settings
             )
         )
 
@@ -225,7 +221,7 @@ def test_passages_come_from_the_source_of_the_shown_member():
     texts = {1: [Document(np.full(400, 77, np.int32))]}
     shown = printed(
         lambda console: show_passages(
-            console, objective, model, params, tiny.IDS, decode, texts.__getitem__, 2
+            console, objective, trained(model, params), texts.__getitem__, 2
         )
     )
     assert "·77" in shown
@@ -239,7 +235,9 @@ def test_whole_documents_are_shown_as_examples():
     pairs = [in_parts([2 + i] * (5 + i), [50 + i] * 2) for i in range(4)]
     text = printed(
         lambda console: show_passages(
-            *(console, text_to_text(ids, longest_answer=4), model, params, ids, decode),
+            console,
+            text_to_text(ids, longest_answer=4),
+            trained(model, params, ids),
             lambda member: pairs,
         )
     )
@@ -264,7 +262,7 @@ def test_token_classes_are_not_shown_as_blanks():
     documents = [Document(tokens, labels=0 * tokens) for tokens in tiny.documents(10)]
     shown = printed(
         lambda console: show_passages(
-            console, objective, model, {}, ids, decode, lambda member: documents
+            console, objective, trained(model, {}, ids), lambda member: documents
         )
     )
     assert shown == ""
@@ -283,7 +281,7 @@ def test_masks_are_filled_in_place_in_text_order():
     params = init(model, batch)
     first, end = ids.text
     best = first + np.argmax(logits_of(model)(params, batch)[..., first:end], -1)
-    filled = fill_in_place(objective, model, params, ids, group, keys, rows)
+    filled = infill(objective, trained(model, params, ids), group, keys, rows)
     assert len(filled) == ROWS
     for example, inputs, tokens, guess in zip(filled, features["inputs"], rows.tokens, best):
         masks = np.flatnonzero(inputs == ids.mask)

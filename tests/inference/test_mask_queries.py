@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.inference.answering.mask_queries import mask_reading, mask_states
+from pretrax.inference.answering.mask_queries import mask_states
 from pretrax.inference.answering.masks import Masked, batch_of, fill_masks
 from pretrax.inference.answering.scoring import hidden_log_probs
 from pretrax.inference.answering.unmasking import Unmasking, unmask, write_masks
@@ -26,10 +26,10 @@ def model(name):
 def states_of_masks(one, texts, masked):
     """Returns the states [T, E] of each text, whose tokens at these positions are masked."""
     rows = [np.where(np.isin(np.arange(x.size), at), IDS.mask, x) for x, at in zip(texts, masked)]
-    reading = mask_reading(one, prompt_form(one, "unmask"))
+    form = prompt_form(one, "unmask")
     batch = batch_of(one, [row.tolist() for row in rows])
     return np.asarray(
-        jax.jit(lambda batch: mask_states(one.model, reading, one.params, batch)[0])(batch)
+        jax.jit(lambda batch: mask_states(one.model, form, IDS, one.params, batch)[0])(batch)
     )
 
 
@@ -122,10 +122,10 @@ def test_hidden_log_probs_match_the_mask_states(name):
     trained_model = model(name)
     tokens, hidden = TEXTS[0].copy(), [0, 2, 5]
     (found,) = hidden_log_probs(trained_model, [(tokens.tolist(), hidden)])
-    reading = mask_reading(trained_model, prompt_form(trained_model, "unmask"))
+    form = prompt_form(trained_model, "unmask")
     masked = np.where(np.isin(np.arange(6), hidden), IDS.mask, tokens).tolist()
     states, project = mask_states(
-        trained_model.model, reading, trained_model.params, batch_of(trained_model, [masked])
+        trained_model.model, form, IDS, trained_model.params, batch_of(trained_model, [masked])
     )
     log_probs = jax.nn.log_softmax(project(states[0, np.array(hidden)]))
     np.testing.assert_allclose(found, log_probs[np.arange(3), tokens[hidden]], rtol=1e-4)

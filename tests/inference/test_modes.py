@@ -7,7 +7,6 @@ import pytest
 
 from pretrax.cli import predict
 from pretrax.inference import MODES, Mode, register_mode
-from pretrax.inference.reporting.predict_options import request_of
 from pretrax.inference.trained import check_mode
 from pretrax.settings.user_modules import import_module
 from pretrax.training.trained_models import open_run
@@ -15,7 +14,7 @@ from tests.inference.runs import trained, write_run
 from tests.refusals import exits, refuses
 
 MODULE = """
-from pretrax.inference import Mode, ModeCommand, register_mode
+from pretrax.inference import Mode, register_mode
 from pretrax.inference.prompting.items import text_of_item
 
 
@@ -35,9 +34,9 @@ register_mode(
         read=lambda item: text_of_item(item).upper(),
         answer=counted,
         needs_training=False,
-        command=ModeCommand(
-            options=("top",), arguments={"times": {"type": int, "default": 1}}, show=show
-        ),
+        options=("top",),
+        arguments={"times": {"type": int, "default": 1}},
+        show=show,
     )
 )
 """
@@ -102,7 +101,7 @@ def test_missing_module_is_explained(run_dir, capsys):
     "old, new, named",
     [
         pytest.param('"times":', '"top":', ["--top"], id="an option of another mode"),
-        pytest.param(", show=show", "", ["'tokens'", "`show`"], id="no answer and no `show`"),
+        pytest.param("show=show,", "", ["'tokens'", "`show`"], id="no answer and no `show`"),
         pytest.param("answer=counted", "answer=lambda *_: []", [], id="no answers"),
         pytest.param("answer=counted", "answer=lambda *_: ['two']", [], id="a text"),
         pytest.param("answer=counted", "answer=lambda *_: [{}, {}]", [], id="two answers"),
@@ -131,9 +130,9 @@ def test_mode_options_of_a_registered_mode_reach_the_request(
     run_dir, module, tmp_path, kind, chosen, own
 ):
     file = tmp_path / "modes_of_mine.py"
-    file.write_text(MODULE.replace("show=show", f"show=show, {kind}"))
+    file.write_text(MODULE.replace("show=show,", f"show=show, {kind}"))
     options = predict.parse([f"--run={run_dir}", "Ada", *chosen])
     import_module(str(file))  # as the config.gin of a run does, when the run is opened
-    request = request_of(open_run(str(run_dir)), options)
+    request = predict.request_of(open_run(str(run_dir)), options)
     assert request.options.mode_options == own
     assert own.items() <= request.made_by.items()

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from ... import objectives
 from ...inference import Trained
-from ...inference.trained import MODES, ModeCommand, default_mode, mode_of
+from ...inference.trained import MODES, Mode, default_mode, mode_of
 from ...models import Model
 from ...objectives import Builder, TokenIds, row_groups
 from ...objectives.layouts import LAYOUTS
@@ -113,4 +113,4 @@ def _inputs(trained: Trained, mode: str) -> str:
 
 
 def _example(mode: str) -> str:
-    return MODES[mode].command.example if mode in MODES else ModeCommand.example
+    return MODES[mode].example if mode in MODES else Mode.example
