@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..comparison.report import PAGE as REPORT
-from ..inference.answering.unmasking import Order
+from ..inference.answering.options import Order
 from ..tasks.showing import VOCABULARIES
 from ..visualization import html, picture_page
 from .objective_views import Objectives, View, encoded, families

@@ -15,9 +15,9 @@ from annotated_types import Ge, Le
 from ..constraints import NonNegative, Seed, Share, check_fields
 from ..corpora.vocabularies import load_vocabulary
 from ..inference.answering.answers import answer
-from ..inference.answering.options import Decoding, Options
+from ..inference.answering.options import Decoding, Options, Order
 from ..inference.answering.top_tokens import Alternatives, top_tokens
-from ..inference.answering.unmasking import MaskSteps, Order, Unmasking, unmasking_steps
+from ..inference.answering.unmasking import MaskSteps, unmasking_steps
 from ..inference.trained import MODES, Trained, check_mode, mode_names, mode_of, prompt_form
 from ..settings import run_directory
 from ..training.run_configuration import read_directory
@@ -125,8 +125,9 @@ class TrainedRuns:
         """Returns the tokens of a text after each step of unmasking."""
         trained = self.open(question.run)
         check_mode(trained, "unmask")
-        unmasking = Unmasking(question.order, question.steps, question.temperature, question.seed)
-        return unmasking_steps(trained, question.text, unmasking)
+        decoding = Decoding(temperature=question.temperature, seed=question.seed)
+        options = Options(decoding=decoding, steps=question.steps, order=question.order)
+        return unmasking_steps(trained, question.text, options)
 
 
 def _supported(trained: Trained) -> list[str]:

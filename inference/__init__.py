@@ -12,7 +12,7 @@ from .answering.masks import Guess, fill_masks
 from .answering.next_tokens import next_tokens
 from .answering.options import Decoding, Options
 from .answering.scoring import Scored, score
-from .answering.unmasking import Unmasking, unmask
+from .answering.unmasking import unmask
 from .decoding.batching import Batching
 from .decoding.beam_search import Beams, beam_search
 from .decoding.decoding import (
@@ -52,7 +52,6 @@ __all__ = [
     "Sampling",
     "Scored",
     "Trained",
-    "Unmasking",
     "Written",
     "answer",
     "beam_search",

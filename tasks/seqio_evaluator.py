@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..corpora.vocabularies.special_tokens import codec
-from ..inference import Batching, Decoding, Options, Trained, mode_of
+from ..inference import Decoding, Options, Trained, mode_of
 from ..inference.answering.scoring import score
 from ..inference.answering.task_scores import longest_answer, written_answers
 from .seqio.quiet_tensorflow import seqio, tf
@@ -86,7 +86,7 @@ def evaluator_functions(
                 "writes answers: a class has no log-probability as text."
             )
         numbers, *pairs = _examples(dataset, *readers)
-        scored = score(trained, list(zip(*pairs)), Batching(batch_size))
+        scored = score(trained, list(zip(*pairs)), Options(Decoding(batch_size=batch_size)))
         return [(number, target.log_prob) for number, target in zip(numbers, scored)]
 
     return {"predict_fn": predict, "score_fn": score_targets}

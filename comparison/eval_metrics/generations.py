@@ -13,7 +13,7 @@ from ...constraints import Count, checked
 from ...corpora.python_library.python_passages import SENTINEL
 from ...corpora.python_library.python_sources import parsed
 from ...inference import Decoding, Options, Trained, answer, mode_of
-from ...inference.answering.unmasking import Order
+from ...inference.answering.options import Order
 from ...inference.prompting.items import with_masks
 from ...inference.prompting.prompts import can_complete
 from ..figures import HIGHER, NEITHER, Figure

@@ -12,7 +12,8 @@ from annotated_types import MinLen
 from ...constraints import AtLeastTwo, Count, OpenShare, checked
 from ...inference import Trained, mode_of
 from ...inference.answering.masks import Masked, masked_tokens
-from ...inference.answering.unmasking import LikeliestOrder, Unmasking, write_masks
+from ...inference.answering.options import LikeliestOrder, Options
+from ...inference.answering.unmasking import write_masks
 from ...inference.trained import check_mode, prompt_form
 from ...objectives import PromptForm
 from ..figures import HIGHER, Figure
@@ -73,7 +74,7 @@ def unmasking(
         (order, count): float(np.mean(np.concatenate(written) == truth))
         for order in orders
         for count in steps
-        for written in [write_masks(trained, form, masked, Unmasking(order, count))]
+        for written in [write_masks(trained, form, masked, Options(order=order, steps=count))]
     }
     whole = parts[orders[0], steps[-1]]
     return [Figure("unmasking", whole, "share", HIGHER, baseline, note)] + [

@@ -11,7 +11,8 @@ from ...constraints import checked
 from ...corpora.synthetic_tasks.task import SyntheticQuestion
 from ...inference import Decoding, Trained
 from ...inference.answering.masks import masked_tokens
-from ...inference.answering.unmasking import LikeliestOrder, Unmasking, write_masks
+from ...inference.answering.options import LikeliestOrder, Options
+from ...inference.answering.unmasking import write_masks
 from ...inference.prompting.prompts import BLANK
 from ...inference.trained import prompt_form
 from ..figures import HIGHER, Figure
@@ -114,5 +115,5 @@ def _in_masks(
         masked_tokens(trained, form, *answered_tokens(trained, question, question.answers[0]))
         for question in questions
     ]
-    written = write_masks(trained, form, rows, Unmasking(order))
+    written = write_masks(trained, form, rows, Options(order=order))
     return [trained.decode(tokens) for tokens in written]

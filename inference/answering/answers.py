@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from ..prompting.items import text_of_item
 from ..trained import MODES, Trained, check_mode
 from .generation import Answer
-from .options import Options
+from .options import DEFAULT_OPTIONS, Options
 
 
 def answer(
     trained: Trained,
     mode: str,
     items: Sequence[dict],
-    options: Options = Options(),  # noqa: B008
+    options: Options = DEFAULT_OPTIONS,
 ) -> list[dict]:
     """Returns the mode's answer to each item.
 

@@ -14,18 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...objectives import PromptForm
-from ..decoding.batching import DEFAULT_BATCHING, Batching, encoder_batch, jitted, padded_width
+from ..decoding.batching import Batching, encoder_batch, jitted, padded_width
 from ..decoding.decoding import decoder_prompts, encoder_decoder_prompts
 from ..prompting.prompts import check_words
 from ..prompting.windows import check_texts
 from ..trained import MODES, Trained, prompt_form
 from .embeddings import pooled
+from .options import DEFAULT_OPTIONS, Options
 
 
 def classify(
-    trained: Trained,
-    texts: Sequence[str],
-    batching: Batching = DEFAULT_BATCHING,
+    trained: Trained, texts: Sequence[str], options: Options = DEFAULT_OPTIONS
 ) -> list[list[tuple[str, float]]]:
     """Returns the classes of each text with their probabilities, the most likely first.
 
@@ -36,14 +35,12 @@ def classify(
     """
     rows = [[trained.encode(text)] for text in texts]
     independent = prompt_form(trained, "classify").independent
-    logits = _logits_of(trained, "classify", rows, batching)
+    logits = _logits_of(trained, "classify", rows, options.batching)
     return [_ranked(logits_C, trained.classes, independent) for logits_C in logits]
 
 
 def judge(
-    trained: Trained,
-    pairs: Sequence[tuple[str, str]],
-    batching: Batching = DEFAULT_BATCHING,
+    trained: Trained, pairs: Sequence[tuple[str, str]], options: Options = DEFAULT_OPTIONS
 ) -> list[list[tuple[str, float]]]:
     """Returns the classes of each pair of texts with their probabilities, the most likely first.
 
@@ -54,7 +51,7 @@ def judge(
     """
     classes = prompt_form(trained, "pair").classes
     rows = [[trained.encode(text) for text in pair] for pair in pairs]
-    logits = _logits_of(trained, "pair", rows, batching)
+    logits = _logits_of(trained, "pair", rows, options.batching)
     return [_ranked(logits_C, classes) for logits_C in logits]
 
 
@@ -66,9 +63,7 @@ def _ranked(logits_C, classes: Sequence[str], independent: bool = False) -> list
 
 
 def tag(
-    trained: Trained,
-    texts: Sequence[str],
-    batching: Batching = DEFAULT_BATCHING,
+    trained: Trained, texts: Sequence[str], options: Options = DEFAULT_OPTIONS
 ) -> list[list[tuple[str, str]]]:
     """Returns the words of each text, split at spaces, with their most likely classes.
 
@@ -82,7 +77,7 @@ def tag(
     rows = [[list(itertools.chain(*text_pieces))] for text_pieces in pieces]
     before = len(prompt_form(trained, "tag").before)
     tags = []
-    for i, logits in enumerate(_logits_of(trained, "tag", rows, batching)):
+    for i, logits in enumerate(_logits_of(trained, "tag", rows, options.batching)):
         firsts = before + np.cumsum([0, *(len(piece) for piece in pieces[i][:-1])])
         classes = np.argmax(logits[firsts], -1)
         tags.append([(word, _name(trained.classes, k)) for word, k in zip(words[i], classes)])

@@ -9,40 +9,41 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...constraints import Count, checked
-from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_width
+from ..decoding.batching import jitted, padded_width
 from ..decoding.decoding import Prompts, decoder_prompts, decoding_form, required_capacity
 from ..prompting.prompts import CONTEXT, check_words, decode_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .insertions import Written
-from .unmasking import CONFIDENT, MaskSlots, MaskWriting, Unmasking, written_tokens
+from .options import DEFAULT_OPTIONS, Options
+from .unmasking import MaskSlots, MaskWriting, mask_writing, written_tokens
 
 
-@checked
 def continue_blocks(
     trained: Trained,
     texts: Sequence[str],
-    unmasking: Unmasking = CONFIDENT,
-    *,
-    max_new: Count = 64,
-    batching: Batching = DEFAULT_BATCHING,
+    options: Options = DEFAULT_OPTIONS,
 ) -> list[Written]:
     """Returns up to `max_new` tokens after each text, generated in blocks as in training.
 
-        continue_blocks(trained, ["import os"], Unmasking(order="random", temperature=1.0))
+        continue_blocks(trained, ["import os"], Options(Decoding(max_new=32), order="random"))
 
     Blocks are counted from the beginning of the text, whose tokens are kept. Each block is masked,
     filled, and stored in the KV cache (Arriola et al. 2025, arXiv:2503.09573, algorithm 2). An
     encoder-decoder encodes the text again before each block.
 
     Args:
-      unmasking: how the masks of each block are filled.
+      options: `max_new`, and how `unmask` fills the masks of each block.
 
     Raises:
-      ValueError: A text is empty, or a row has more slots than the model has positions.
+      ValueError: A text is empty, a row has more slots than the model has positions, or `unmask`
+        rejects the options.
     """
     form = prompt_form(trained, "blocks")
+    writing = mask_writing(trained, form, options)
+    decoding = options.decoding
+    max_new = decoding.max_new
+    batching = options.batching
     ids = trained.ids
     for text in texts:
         check_words(text)
@@ -50,8 +51,6 @@ def continue_blocks(
     spare = -max_new % form.block_size  # number of slots of the last block beyond `max_new`
     check_texts(trained, rows, max_new)
     model, params = decoding_form(trained.model, trained.params)
-    temperature = unmasking.temperature
-    writing = MaskWriting(form, ids, unmasking.order, bool(temperature))
     run = jitted(_continue, model, writing, max_new)
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos,))
 
@@ -61,8 +60,9 @@ def continue_blocks(
         width = padded_width(batch_rows, limit)
         prompts = decoder_prompts(batch_rows, width=width, block_size=form.block_size)
         required_capacity(model, prompts, max_new)
-        keys = batching.keys(unmasking.seed, chosen)
-        written = run(params, prompts, allowed_V, keys, unmasking.steps or 0, temperature)
+        keys = batching.keys(decoding.seed, chosen)
+        steps = options.steps or 0
+        written = run(params, prompts, allowed_V, keys, steps, decoding.temperature)
         for row, tokens in zip(batch_rows, np.asarray(written)):
             answer = tokens[len(row) : len(row) + max_new].tolist()
             ended = ids.eos in answer

@@ -11,39 +11,27 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from ...constraints import checked
 from ...objectives.losses import predicting_stack
-from ...objectives.prompt_forms import Pooling
-from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted
+from ..decoding.batching import jitted
 from ..prompting.prompts import check_words
 from ..prompting.windows import check_texts
 from ..trained import Trained, prompt_form
 from .masks import batch_of
+from .options import DEFAULT_OPTIONS, Options
 
 
-@checked
-def embed(
-    trained: Trained,
-    texts: Sequence[str],
-    *,
-    pooling: Pooling | None = None,
-    second: bool = False,
-    batching: Batching = DEFAULT_BATCHING,
-) -> np.ndarray:
+def embed(trained: Trained, texts: Sequence[str], options: Options = DEFAULT_OPTIONS) -> np.ndarray:
     """Returns the embedding of each text, f32[N, E], normalized to length 1.
 
     Models whose loss read one state of a text (contrastive objectives, pairs, classes) pool as in
     training, and apply their head "embedding", if any. Imported sentence models pool as their files
     specify. Other models use the mean of the tokens' hidden states by default.
 
-    Args:
-      pooling: "first", "last" or "mean". None: as in training, or else the mean.
-      second: whether the second of two towers reads the texts.
-
     Raises:
-      ValueError: A text is empty or longer than the model's positions, or `pooling` differs from
-        the pooling of training.
+      ValueError: A text is empty or longer than the model's positions, or `options.pooling` differs
+        from the pooling of training.
     """
+    pooling = options.pooling
     prompt = prompt_form(trained, "embed")
     if prompt.pooling and pooling not in (None, prompt.pooling):
         raise ValueError(
@@ -56,10 +44,10 @@ def embed(
     check_texts(trained, rows)
 
     def vectors(chosen: list[int]) -> np.ndarray:
-        batch = batch_of(trained, [rows[i] for i in chosen], 2 if second else 1)
+        batch = batch_of(trained, [rows[i] for i in chosen], 2 if options.second else 1)
         return np.asarray(run(trained.params, batch))
 
-    return np.stack(batching.run(vectors, [len(row) for row in rows]))
+    return np.stack(options.batching.run(vectors, [len(row) for row in rows]))
 
 
 def _embed(model, head, pooling, params, batch):

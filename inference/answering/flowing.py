@@ -13,25 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...constraints import Count, checked
 from ...models.embedding_denoiser import LEVELS
-from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted
+from ..decoding.batching import jitted
 from ..decoding.sampling import NEVER
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .masks import batch_of, masked_text
+from .options import DEFAULT_OPTIONS, Options, check_single_draw
 
 DEFAULT_STEPS = 32
 
 
-@checked
 def follow_flow(
-    trained: Trained,
-    texts: Sequence[str],
-    *,
-    steps: Count | None = None,
-    seed: int = 0,
-    batching: Batching = DEFAULT_BATCHING,
+    trained: Trained, texts: Sequence[str], options: Options = DEFAULT_OPTIONS
 ) -> list[str]:
     """Returns the texts with all masks filled. Other tokens do not change.
 
@@ -45,23 +39,33 @@ def follow_flow(
     Args:
       trained: a model that `objectives.embedding_diffusion` trained.
       texts: texts with "[MASK]".
-      steps: number of equal steps through the noise levels. None: 32.
+      options: the seed, and the number of equal steps through the noise levels. None: 32.
 
     Raises:
-      ValueError: A text has no mask, or the model was not trained for it.
+      ValueError: A text has no mask, or the options have a temperature or other settings of
+        sampling.
     """
+    check_single_draw(options)
+    if options.decoding.temperature:
+        raise ValueError(
+            "Got a temperature above 0, expected 0: a flow samples only its initial noise. For "
+            "another text, set another seed."
+        )
+    batching = options.batching
     prompt = prompt_form(trained, "flow")
     rows = [masked_text(trained, text, prompt) for text in texts]
     check_texts(trained, [row.tokens for row in rows])
     mask = trained.ids.special("mask")
-    levels = np.linspace(LEVELS - 1, 0, (steps or DEFAULT_STEPS) + 1).round().astype(np.int32)
+    levels = (
+        np.linspace(LEVELS - 1, 0, (options.steps or DEFAULT_STEPS) + 1).round().astype(np.int32)
+    )
     levels = np.maximum(levels, 1)  # 0 would mean no noise
     run = jitted(_flow, trained.model, mask)
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
 
     def filled(chosen: list[int]) -> Iterator[str]:
         batch = batch_of(trained, [rows[i].tokens for i in chosen])
-        keys_B = batching.keys(seed, chosen)
+        keys_B = batching.keys(options.decoding.seed, chosen)
         written_BxT = np.asarray(run(trained.params, batch, keys_B, levels, allowed_V))
         for i, written_T in zip(chosen, written_BxT.tolist()):
             first = len(prompt.before)

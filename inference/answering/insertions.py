@@ -10,11 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...constraints import Count, NonNegative, checked
 from ...objectives.insertion import COMPLETE, insertion_slots
 from ..decoding.batching import (
-    DEFAULT_BATCHING,
-    Batching,
     bidirectional_batch,
     jitted,
     padded_rows,
@@ -23,6 +20,7 @@ from ..decoding.batching import (
 from ..decoding.sampling import NEVER, Sampling, choose
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
+from .options import DEFAULT_OPTIONS, Options, check_single_draw
 
 ENOUGH = 0.9  # stops at this probability of "nothing is missing", as in the published code
 
@@ -35,36 +33,31 @@ class Written(NamedTuple):
     ended: bool
 
 
-@checked
 def insert(
-    trained: Trained,
-    texts: Sequence[str],
-    *,
-    max_new: Count = 64,
-    temperature: NonNegative = 0.0,
-    seed: int = 0,
-    batching: Batching = DEFAULT_BATCHING,
+    trained: Trained, texts: Sequence[str], options: Options = DEFAULT_OPTIONS
 ) -> list[Written]:
     """Returns each text with up to `max_new` inserted tokens, at positions that the model chooses.
 
-        insert(trained, ["The cat the mat."], temperature=1.0)
+        insert(trained, ["The cat the mat."], Options(Decoding(max_new=8, temperature=1.0)))
 
     A step draws a slot and a token from their joint softmax (Patel et al. 2025, arXiv:2505.05755).
     A text ends if the head "stop" predicts "nothing is missing" with a probability of 0.9 or more.
     Each step reads the whole text again.
 
-    Args:
-      temperature: sampling temperature. 0: the most likely slot and token.
-
     Raises:
-      ValueError: A text with its insertions has more slots than the model has positions.
+      ValueError: A text with its insertions has more slots than the model has positions, or the
+        options have other settings of sampling than a temperature.
     """
+    check_single_draw(options)
+    batching = options.batching
+    decoding = options.decoding
+    max_new = decoding.max_new
     form = prompt_form(trained, "insert")
     ids = trained.ids
     model = trained.model
     rows = [[*form.before, *trained.encode(text), *form.after] for text in texts]
     check_texts(trained, rows, max_new)
-    run = jitted(insert_tokens, model, form.head, max_new, Sampling(temperature=temperature))
+    run = jitted(insert_tokens, model, form.head, max_new, decoding.sampling)
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
 
     def inserted(chosen: list[int]) -> Iterator[Written]:
@@ -72,7 +65,7 @@ def insert(
         width = padded_width([[*row, *[0] * max_new] for row in batch_rows], model.max_positions)
         batch, sizes_B = padded_rows("encoder", batch_rows, width)
         tokens_BxT = batch["encoder_input_tokens"]
-        keys_B = batching.keys(seed, chosen)
+        keys_B = batching.keys(decoding.seed, chosen)
         state = jax.device_get(run(trained.params, tokens_BxT, sizes_B, allowed_V, keys_B))
         for tokens_T, size, done in zip(*state):
             yield Written(trained.decode(tokens_T[len(form.before) : size].tolist()), bool(done))

@@ -1,6 +1,6 @@
 """The most likely tokens of each mask of a text.
 
-    guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
+    guesses = fill_masks(trained, ["The [MASK] sat on the mat."], Options(top=5))
     guesses[0][0][0]
     # the most likely token of the first mask: Guess(token, id, p)
 
@@ -18,8 +18,6 @@ from jax import lax
 
 from ...objectives import PromptForm, TokenIds
 from ..decoding.batching import (
-    DEFAULT_BATCHING,
-    Batching,
     encoder_batch,
     jitted,
     padded_rows,
@@ -29,6 +27,7 @@ from ..decoding.sampling import NEVER
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .mask_queries import mask_states
+from .options import DEFAULT_OPTIONS, Options
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # names of masks in texts
 MASKED = ("mask", "unmask")  # modes that share a prompt form
@@ -75,30 +74,26 @@ def masked_text(trained: Trained, text: str, prompt: PromptForm) -> Masked:
 
 
 def fill_masks(
-    trained: Trained,
-    texts: Sequence[str],
-    top: int = 5,
-    batching: Batching = DEFAULT_BATCHING,
+    trained: Trained, texts: Sequence[str], options: Options = DEFAULT_OPTIONS
 ) -> list[list[list[Guess]]]:
-    """Returns the `top` most likely tokens of each mask, predicted independently."""
+    """Returns the `options.top` most likely tokens of each mask, predicted independently."""
     prompt = prompt_form(trained, "mask")
     masked_texts = [masked_text(trained, text, prompt) for text in texts]
-    return mask_guesses(trained, masked_texts, top, batching)
+    return mask_guesses(trained, masked_texts, options)
 
 
 def mask_guesses(
     trained: Trained,
     masked_texts: Sequence[Masked],
-    top: int = 5,
-    batching: Batching = DEFAULT_BATCHING,
+    options: Options = DEFAULT_OPTIONS,
 ) -> list[list[list[Guess]]]:
-    """Returns the `top` most likely tokens of each mask of each row, like `fill_masks`."""
+    """Returns the `options.top` most likely tokens of each mask of each row."""
     prompt = prompt_form(trained, "mask")
     check_texts(trained, [masked.tokens for masked in masked_texts])
     predict = jitted(mask_logits, trained.model, prompt, trained.ids)
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     first, end = trained.ids.text
-    top = min(top, end - first)
+    top = min(options.top, end - first)
 
     def guesses(chosen: list[int]) -> Iterator[list[list[Guess]]]:
         rows = [masked_texts[i] for i in chosen]
@@ -114,7 +109,7 @@ def mask_guesses(
             ]
 
     sizes = [len(masked.tokens) for masked in masked_texts]
-    return batching.run(guesses, sizes)
+    return options.batching.run(guesses, sizes)
 
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) -> dict:

@@ -9,23 +9,21 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted
+from ..decoding.batching import jitted
 from ..decoding.decoding import Prompts, next_logits
 from ..prompting.prompts import batch_prompts, decode_after, prompt_size, prompts_width, text_prompt
 from ..prompting.windows import check_prompts
 from ..trained import Trained, allowed_token_mask, writing_mode
 from .masks import Guess
+from .options import DEFAULT_OPTIONS, Options
 
 
 def next_tokens(
-    trained: Trained,
-    texts: Sequence[str],
-    top: int = 5,
-    batching: Batching = DEFAULT_BATCHING,
+    trained: Trained, texts: Sequence[str], options: Options = DEFAULT_OPTIONS
 ) -> list[list[Guess]]:
-    """Returns the `top` most likely tokens after each text, with their probabilities.
+    """Returns the `options.top` most likely tokens after each text, with their probabilities.
 
-        next_tokens(trained, ["def f(x):", "import"], top=3)
+        next_tokens(trained, ["def f(x):", "import"], Options(top=3))
         # [[Guess("\\n", 202, 0.81), …], [Guess(" os", 4219, 0.07), …]]
 
     A text is read as in training: from left to right, or both ways if the model was trained to
@@ -38,7 +36,7 @@ def next_tokens(
     mode = writing_mode(trained)
     prompts = [text_prompt(trained, mode, text) for text in texts]
     check_prompts(trained, prompts, 0)
-    run = jitted(_top_tokens, model, min(top, trained.ids.size))
+    run = jitted(_top_tokens, model, min(options.top, trained.ids.size))
     allowed_V = allowed_token_mask(trained.ids, model.vocab_size)
 
     def guesses(chosen: list[int]) -> Iterator[list[Guess]]:
@@ -51,7 +49,7 @@ def next_tokens(
             ]
 
     sizes = [prompt_size(model.layout, prompt) for prompt in prompts]
-    return batching.run(guesses, sizes)
+    return options.batching.run(guesses, sizes)
 
 
 def _top_tokens(model, top, params, prompts: Prompts, allowed_V):

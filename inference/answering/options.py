@@ -2,14 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
 from ...objectives.prompt_forms import Pooling
 from ..decoding.batching import Batching
 from ..decoding.sampling import Sampling
 from ..decoding.speculation import Draft, DraftCounts
-from .unmasking import Order
+
+# Orders of unmasking that support greedy decoding; "gibbs" always samples.
+LikeliestOrder = Literal[
+    "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "ancestral"
+]
+Order = Literal[LikeliestOrder, "gibbs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,13 +88,19 @@ class Decoding:
 class Options:
     """Settings of a mode, the same for all items.
 
+        Options(decoding=Decoding(temperature=1.0), order="gibbs", steps=20)
+
+    Raises:
+      ValueError: A value is out of range.
+
     Attributes:
       decoding: Decoding settings, for modes that write text.
       draft: Smaller model for speculative decoding. None: no drafts.
       denoiser: Mode token before the text, such as UL2's "R". None: the default of the prompt form.
       top: Number of guesses for each mask or next token, or of classes for each text.
-      steps: Number of steps of unmasking, for each text or block. None: the number of masks.
-      order: Order of unmasking.
+      steps: Number of steps of unmasking, for each text or block. None: the number of masks, or 32
+        steps of a flow.
+      order: Order of unmasking (`inference.unmask`).
       pooling: How to pool hidden states into an embedding. None: as in training.
       second: Whether two towers embed texts as the second text of a pair.
       mode_options: Values of the mode's additional options, `Mode.arguments`.
@@ -104,7 +115,7 @@ class Options:
     draft: Draft | None = None
     denoiser: str | None = None
     top: int = 5
-    steps: int | None = None
+    steps: Count | None = None
     order: Order = "confidence"
     pooling: Pooling | None = None
     second: bool = False
@@ -114,6 +125,25 @@ class Options:
     on_batch: Callable[[int], None] | None = None
     on_drafts: Callable[[DraftCounts], None] | None = None
 
+    def __post_init__(self):
+        check_fields(self)
+
     @property
     def batching(self) -> Batching:
         return Batching(self.decoding.batch_size, self.on_batch, self.numbers)
+
+
+DEFAULT_OPTIONS = Options()
+
+
+def check_single_draw(options: Options) -> None:
+    """Raises ValueError for settings of decoding that only text from left to right supports."""
+    decoding = options.decoding
+    if decoding != dataclasses.replace(
+        Decoding(max_new=decoding.max_new, batch_size=decoding.batch_size, seed=decoding.seed),
+        temperature=decoding.temperature,
+    ):
+        raise ValueError(
+            "Got a filter, a penalty, beams, samples, stops or drafts, expected none: this mode "
+            "supports only a temperature."
+        )

@@ -39,6 +39,7 @@ from ..trained import (
     prompt_form,
 )
 from .masks import batch_of, mask_logits
+from .options import DEFAULT_OPTIONS, Options
 
 Tokens = Sequence[int] | np.ndarray
 
@@ -62,10 +63,7 @@ class Scored(NamedTuple):
 
 
 def score(
-    trained: Trained,
-    pairs: Sequence[tuple[str, str]],
-    batching: Batching = DEFAULT_BATCHING,
-    denoiser: str | None = None,
+    trained: Trained, pairs: Sequence[tuple[str, str]], options: Options = DEFAULT_OPTIONS
 ) -> list[Scored]:
     """Returns the log-probability of the second text of each pair, given the first text.
 
@@ -79,7 +77,7 @@ def score(
 
     Args:
       pairs: (first text, second text); the first text may be "".
-      denoiser: mode token before the first text (UL2).
+      options: batches, and the denoiser of the first text (UL2).
 
     Raises:
       ValueError: A second text is empty or too long. A first text is missing for a model that reads
@@ -89,6 +87,8 @@ def score(
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to score, expected some words.")
     _check_predicts_tokens(trained)
+    denoiser = options.denoiser
+    batching = options.batching
     if not predicts_from_left(trained):
         _check_no_denoiser(denoiser)
         return _score_in_place(trained, pairs, batching)

@@ -9,7 +9,6 @@ import numpy as np
 
 from ...settings.atomic_writes import write_text
 from ...settings.run_directory import EVALUATION, add_evaluation
-from ..decoding.batching import Batching
 from ..trained import MODES, Trained, mode_of
 from .answers import answer
 from .options import Decoding, Options
@@ -55,7 +54,7 @@ def score_task(
     metrics = figures(answers)
     if task.score_metrics and MODES[mode].is_left_to_right:
         pairs = list(zip(task.texts, task.targets))
-        scored = score(trained, pairs, Batching(options.decoding.batch_size))
+        scored = score(trained, pairs, Options(options.decoding))
         log_probs = [text_score.log_prob for text_score in scored]
         metrics |= _merged(metric(targets, log_probs) for metric in task.score_metrics)
     records = [

@@ -17,6 +17,7 @@ from ...objectives import TokenIds
 from ..prompting.prompts import decode_after
 from ..trained import Trained, allowed_token_mask, predicts_from_left, prompt_form
 from .masks import Guess, mask_guesses, masked_tokens
+from .options import Options
 from .scoring import answer_log_probs, answered_prompt, score
 
 
@@ -69,7 +70,7 @@ def _in_place(
     form = prompt_form(trained, "mask")
     tokens = trained.encode(text)
     rows = [masked_tokens(trained, form, tokens, [slot]) for slot in range(len(tokens))]
-    guesses = mask_guesses(trained, rows, top)
+    guesses = mask_guesses(trained, rows, Options(top=top))
     return [
         Alternatives(decode_after(trained, tokens[:slot], [token]), math.exp(log_prob), others)
         for slot, (token, log_prob, (others,)) in enumerate(zip(tokens, log_probs, guesses))

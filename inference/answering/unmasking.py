@@ -3,7 +3,6 @@
 Letters: B rows, T slots, K masks of a row, V ids.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -12,32 +11,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...constraints import Count, NonNegative, check_fields
 from ...objectives import PromptForm, TokenIds
 from ...objectives.contract import Array
-from ..decoding.batching import DEFAULT_BATCHING, Batching, jitted, padded_length
+from ..decoding.batching import jitted, padded_length
 from ..decoding.sampling import NEVER, most_likely
 from ..prompting.prompts import decode_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .ancestral import mask_noise, posterior_weights
 from .masks import Masked, batch_of, mask_logits, masked_text
+from .options import DEFAULT_OPTIONS, Options, Order, check_single_draw
 
-# Orders that support greedy decoding; "gibbs" always samples.
-LikeliestOrder = Literal[
-    "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "ancestral"
-]
-Order = Literal[LikeliestOrder, "gibbs"]
 FillingMode = Literal["unmask", "denoise"]
 REWRITING = ("mask_predict", "gibbs")  # orders that may overwrite written tokens
 
 
-@dataclasses.dataclass(frozen=True)
-class Unmasking:
-    """How masks are filled: the order, the number of steps and the sampling.
+def unmask(
+    trained: Trained,
+    texts: Sequence[str],
+    options: Options = DEFAULT_OPTIONS,
+    *,
+    mode: FillingMode = "unmask",
+) -> list[str]:
+    """Returns the texts with all masks filled. Other tokens do not change.
 
-        Unmasking(order="mask_predict", steps=4)
-        Unmasking(order="gibbs", steps=20, temperature=1.0)
+        unmask(trained, ["import [MASK], [MASK]"], Options(order="mask_predict", steps=4))
+        unmask(trained, ["import [MASK], [MASK]"], Options(steps=32), mode="denoise")
 
     The first five orders write each mask once. The other orders may overwrite written tokens:
 
@@ -63,58 +62,20 @@ class Unmasking:
                         time given the others, with a call of the model each (Wang and Cho 2019,
                         arXiv:1902.04094)
 
-    Attributes:
-      order: order of the masks.
-      steps: number of steps. None: the number of masks of the text.
-      temperature: sampling temperature. 0: the most likely token of each mask.
-      seed: seed of the sampling.
-
-    Raises:
-      ValueError: A value is out of range, or `order` is "gibbs" with temperature 0.
-    """
-
-    order: Order = "confidence"
-    steps: Count | None = None
-    temperature: NonNegative = 0.0
-    seed: int = 0
-
-    def __post_init__(self):
-        check_fields(self)
-        if self.order == "gibbs" and not self.temperature:
-            raise ValueError(
-                "Got order='gibbs' with temperature=0, expected a temperature above 0, such as 1, "
-                "since this order samples every token."
-            )
-
-
-CONFIDENT = Unmasking()
-
-
-def unmask(
-    trained: Trained,
-    texts: Sequence[str],
-    unmasking: Unmasking = CONFIDENT,
-    *,
-    mode: FillingMode = "unmask",
-    batching: Batching = DEFAULT_BATCHING,
-) -> list[str]:
-    """Returns the texts with all masks filled. Other tokens do not change.
-
-        unmask(trained, ["import [MASK], [MASK]"], Unmasking(order="mask_predict", steps=4))
-        unmask(trained, ["import [MASK], [MASK]"], Unmasking(steps=32), mode="denoise")
-
     Args:
       texts: texts with "[MASK]".
+      options: the order, the number of steps, the temperature and the seed.
       mode: "denoise" for a model trained on random tokens. Each mask starts as a random token, and
         a step may overwrite any of them, in the order "ancestral" (Sahoo et al. 2025,
         arXiv:2506.10892).
 
     Raises:
-      ValueError: A text has no mask.
+      ValueError: A text has no mask, the order is "gibbs" with temperature 0, or the options have
+        other settings of sampling than a temperature.
     """
     prompt = prompt_form(trained, mode)
     masked_texts = [masked_text(trained, text, prompt) for text in texts]
-    written_tokens = write_masks(trained, prompt, masked_texts, unmasking, batching=batching)
+    written_tokens = write_masks(trained, prompt, masked_texts, options)
     answers = []
     for row, written_K in zip(masked_texts, written_tokens):
         tokens = np.array(row.tokens)
@@ -128,9 +89,8 @@ def write_masks(
     trained: Trained,
     prompt: PromptForm,
     rows: Sequence[Masked],
-    unmasking: Unmasking,
+    options: Options = DEFAULT_OPTIONS,
     *,
-    batching: Batching = DEFAULT_BATCHING,
     record: int = 0,
 ) -> list[list]:
     """Returns the tokens that fill the masks of each row, as a list of K ids.
@@ -140,12 +100,12 @@ def write_masks(
       record: number of model calls after each of which the K ids are returned, as a list of lists.
         0: only the last ids.
     """
-    ids = trained.ids
+    writing = mask_writing(trained, prompt, options, record)
     check_texts(trained, [row.tokens for row in rows])
-    temperature = unmasking.temperature
-    writing = MaskWriting(prompt, ids, unmasking.order, bool(temperature), record)
+    decoding = options.decoding
+    batching = options.batching
     run = jitted(_unmask, trained.model, writing)
-    allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
+    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
 
     def filled(chosen: list[int]) -> Iterator[list]:
         batch_rows = [rows[i] for i in chosen]
@@ -157,10 +117,10 @@ def write_masks(
         masks = MaskSlots(
             slots_BxK,
             np.arange(slots_BxK.shape[1])[None] < total_B[:, None],
-            np.full_like(total_B, unmasking.steps) if unmasking.steps else total_B,
-            batching.keys(unmasking.seed, chosen),
+            np.full_like(total_B, options.steps) if options.steps else total_B,
+            batching.keys(decoding.seed, chosen),
         )
-        tokens_BxK = np.asarray(run(trained.params, batch, masks, allowed_V, temperature))
+        tokens_BxK = np.asarray(run(trained.params, batch, masks, allowed_V, decoding.temperature))
         by_row = np.moveaxis(tokens_BxK, 1, 0) if record else tokens_BxK
         for total, tokens in zip(total_B, by_row):
             yield tokens[..., :total].tolist()
@@ -182,7 +142,7 @@ class MaskSteps(NamedTuple):
     steps: list[list[str | None]]
 
 
-def unmasking_steps(trained: Trained, text: str, unmasking: Unmasking = CONFIDENT) -> MaskSteps:
+def unmasking_steps(trained: Trained, text: str, options: Options = DEFAULT_OPTIONS) -> MaskSteps:
     """Returns the masks of a text after each step of `unmask`.
 
     unmasking_steps(trained, "import [MASK], [MASK]").steps
@@ -190,10 +150,9 @@ def unmasking_steps(trained: Trained, text: str, unmasking: Unmasking = CONFIDEN
     """
     prompt = prompt_form(trained, "unmask")
     row = masked_text(trained, text, prompt)
-    visits = len(row.masks) if unmasking.order == "gibbs" else 1
-    calls = (unmasking.steps or len(row.masks)) * visits
-    alone = Batching(size=1)
-    (history,) = write_masks(trained, prompt, [row], unmasking, batching=alone, record=calls)
+    visits = len(row.masks) if options.order == "gibbs" else 1
+    calls = (options.steps or len(row.masks)) * visits
+    (history,) = write_masks(trained, prompt, [row], options, record=calls)
     ids = trained.ids
 
     def spelled(token: int) -> str:
@@ -229,6 +188,20 @@ class MaskWriting(NamedTuple):
     record: int = 0  # number of calls whose tokens are returned; 0: only the last
 
 
+def mask_writing(
+    trained: Trained, form: PromptForm, options: Options, record: int = 0
+) -> MaskWriting:
+    """Returns the static settings of an unmasking. Raises ValueError for unsupported options."""
+    check_single_draw(options)
+    sampled = bool(options.decoding.temperature)
+    if options.order == "gibbs" and not sampled:
+        raise ValueError(
+            "Got order='gibbs' with temperature=0, expected a temperature above 0, such as 1, "
+            "since this order samples every token."
+        )
+    return MaskWriting(form, trained.ids, options.order, sampled, record)
+
+
 def _unmask(model, writing: MaskWriting, params, batch, masks: MaskSlots, allowed_V, temperature):
     """Returns the tokens i32[B, K] that fill the masks."""
     name = f"{'decoder' if model.layout == 'decoder' else 'encoder'}_input_tokens"
@@ -252,7 +225,7 @@ def written_tokens(
     temperature: float,
     allowed_V: Array,
 ):
-    """Returns the tokens i32[B, K] that fill masks, in an order of `Unmasking`.
+    """Returns the tokens i32[B, K] that fill masks, in an order of `unmask`.
 
     If `writing.record` is not 0, returns the tokens after each call, i32[record, B, K].
 

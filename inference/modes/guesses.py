@@ -64,12 +64,12 @@ def _check_predicts_next(trained: Trained, mode: str) -> None:
 
 
 def _masks(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    texts_masks = fill_masks(trained, texts, options.top, options.batching)
+    texts_masks = fill_masks(trained, texts, options)
     return [{"masks": [_guessed(guesses) for guesses in masks]} for masks in texts_masks]
 
 
 def _next(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    texts_guesses = next_tokens(trained, texts, options.top, options.batching)
+    texts_guesses = next_tokens(trained, texts, options)
     return [{"next": _guessed(guesses)} for guesses in texts_guesses]
 
 

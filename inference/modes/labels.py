@@ -17,7 +17,7 @@ from ..trained import Mode, Trained, cls_and_sep, register_mode
 
 def _classes(predict: Callable, trained: Trained, inputs: Sequence, options: Options) -> list[dict]:
     records: list[dict] = []
-    for classes in predict(trained, inputs, options.batching):
+    for classes in predict(trained, inputs, options):
         if len(classes) == 1:
             records.append({"answer": f"{classes[0][1]:.3f}"})
             continue
@@ -29,7 +29,7 @@ def _classes(predict: Callable, trained: Trained, inputs: Sequence, options: Opt
 def _tags(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
     return [
         {"answer": " ".join(name for _, name in words), "words": [list(pair) for pair in words]}
-        for words in tag(trained, texts, options.batching)
+        for words in tag(trained, texts, options)
     ]
 
 

@@ -18,7 +18,7 @@ MAX_TABLE_TOKENS = 64  # maximum number of tokens in a table
 
 
 def _scores(trained: Trained, pairs: Sequence[tuple[str, str]], options: Options) -> list[dict]:
-    return [_scored(x) for x in score(trained, pairs, options.batching, options.denoiser)]
+    return [_scored(x) for x in score(trained, pairs, options)]
 
 
 def _scored(scored: Scored) -> dict:

@@ -36,14 +36,8 @@ def _embed_form(trained: Trained, mode: str) -> PromptForm:
 
 
 def _embeddings(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    vectors = embed(
-        trained,
-        texts,
-        pooling=options.pooling,
-        second=options.second,
-        batching=options.batching,
-    )
-    return [{"embedding": np.round(vector.astype(float), 7).tolist()} for vector in vectors]
+    vectors = np.round(embed(trained, texts, options).astype(float), 7)
+    return [{"embedding": vector} for vector in vectors.tolist()]
 
 
 def _against_file(arguments) -> str | None:

@@ -1,6 +1,5 @@
 """Ancestral sampling: from a model that knows the distribution of text, and from real models."""
 
-import dataclasses
 import functools
 
 import jax
@@ -9,9 +8,9 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference import Batching, answer, unmask
+from pretrax.inference import Decoding, Options, answer, unmask
 from pretrax.inference.answering.ancestral import mask_noise, posterior_weights, transition_probs
-from pretrax.inference.answering.unmasking import MaskSlots, MaskWriting, Unmasking, written_tokens
+from pretrax.inference.answering.unmasking import MaskSlots, MaskWriting, written_tokens
 from pretrax.objectives import PromptForm
 from tests.inference.runs import IDS, trained
 from tests.refusals import refuses
@@ -114,12 +113,13 @@ def test_masks_are_filled_and_other_text_stays(layout, objective, mode):
     write = functools.partial(unmask, trained_model, mode=mode)
     texts = ["a [MASK]", "[MASK]bc[MASK]d, and more", "so[MASK][MASK]"]
     for temperature in (0.0, 1.0):
-        how = Unmasking("ancestral", steps=3, temperature=temperature)
-        found = write(texts, how)
-        assert found == write(texts, how, batching=Batching(2))
+        decoding = Decoding(temperature=temperature, batch_size=2)
+        found = write(texts, Options(Decoding(temperature=temperature), order="ancestral", steps=3))
+        assert found == write(texts, Options(decoding, order="ancestral", steps=3))
         assert all(len(text) >= 3 for text in found)
         assert found[0].startswith("a ") and "d, and more" in found[1] and found[2][:2] == "so"
-    assert write(texts, dataclasses.replace(how, seed=1)) != found
+    other = Options(Decoding(temperature=1.0, seed=1), order="ancestral", steps=3)
+    assert write(texts, other) != found
     records = answer(trained_model, mode, [{"text": text} for text in texts])
     assert [record["answer"] for record in records] == unmask(trained_model, texts, mode=mode)
 

@@ -11,9 +11,8 @@ import pytest
 from scipy.stats import chisquare
 
 from pretrax import models
-from pretrax.inference import Batching, Trained, answer, continue_blocks, score
+from pretrax.inference import Trained, answer, continue_blocks, score
 from pretrax.inference.answering.options import Decoding, Options
-from pretrax.inference.answering.unmasking import Unmasking
 from pretrax.inference.trained import allowed_token_mask, check_mode, mode_of
 from pretrax.models import builders
 from pretrax.models.trees import flattened, nested
@@ -92,7 +91,7 @@ def continued_plainly(layout, text: str, max_new: int, positions=0) -> list[int]
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
 def test_cached_block_decoding_equals_full_passes(layout):
-    got = continue_blocks(model(layout), TEXTS, max_new=20)
+    got = continue_blocks(model(layout), TEXTS, Options(Decoding(max_new=20)))
     for text, one in zip(TEXTS, got):
         assert one.text == CODEC.decode(continued_plainly(layout, text, 20))
 
@@ -105,18 +104,18 @@ def test_last_block_ends_at_the_last_position(layout):
     No positions are shared.
     """
     texts, end = ["Ada w", "tea x", "or so"], SIZE + 4
-    got = continue_blocks(model(layout, end), texts, max_new=end - 5)
+    got = continue_blocks(model(layout, end), texts, Options(Decoding(max_new=end - 5)))
     for text, one in zip(texts, got):
         assert one.text == CODEC.decode(continued_plainly(layout, text, end - 5, end))
 
 
 @pytest.mark.slow
 def test_samples_depend_only_on_their_number():
-    how = Unmasking("random", steps=4, temperature=1.0)
+    decoding = Decoding(max_new=20, temperature=1.0, batch_size=1)
 
     def draw(texts, numbers):
-        batching = Batching(size=1, numbers=numbers)
-        return continue_blocks(model(), texts, how, max_new=20, batching=batching)
+        options = Options(decoding, order="random", steps=4, numbers=numbers)
+        return continue_blocks(model(), texts, options)
 
     both = draw(TEXTS[:2], [5, 6])
     assert draw(TEXTS[1:2], [6]) == both[1:]
@@ -225,10 +224,9 @@ def test_sampled_blocks_follow_the_model_distribution(layout, prompt):
     """Uses a chi-squared test with a significance level of 0.001."""
     expected, draws = pairs_written(layout, prompt, temperature=0.8), 1500
     assert sum(expected.values()) == pytest.approx(1)
-    how = Unmasking("random", temperature=0.8)
-    batching = Batching(draws)
+    decoding = Decoding(max_new=PAIR, temperature=0.8, batch_size=draws)
     model = tiny_model(layout)
-    drawn = continue_blocks(model, [prompt] * draws, how, max_new=PAIR, batching=batching)
+    drawn = continue_blocks(model, [prompt] * draws, Options(decoding, order="random"))
     found = collections.Counter(map(tuple, drawn))
     assert found.keys() <= expected.keys()
     often = [outcome for outcome, p in expected.items() if p * draws >= 5]

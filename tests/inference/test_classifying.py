@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference import Batching
+from pretrax.inference import Decoding, Options
 from pretrax.inference.answering.classifying import classify, judge, tag
 from tests.inference.runs import CLASSES, CODEC, IDS, TEXT, corrupted_document, live, trained
 from tests.refusals import refuses
@@ -48,7 +48,7 @@ def test_class_probabilities_match_training(builder):
     Imported decoders read left to right (tests/parity).
     """
     trained_model = model("sequence_classification", builder=builder)
-    answers_of_texts = classify(trained_model, TEXTS, batching=Batching(3))
+    answers_of_texts = classify(trained_model, TEXTS, Options(Decoding(batch_size=3)))
     for text, answers in list(zip(TEXTS, answers_of_texts))[1:3]:
         logits = logits_of_training(trained_model, CLASSIFIED, text, 1, "classes")[0]
         p = np.asarray(jax.nn.softmax(logits))
@@ -75,9 +75,8 @@ def test_word_tags_match_training(builder):
     text = "".join(f" {word}" for word in words)
     logits = logits_of_training(trained_model, TAGGED, text, 0, "token_classes")[1 : len(text) + 1]
     spaces = [at for at, letter in enumerate(text) if letter == " "]  # tokens are bytes
-    answers = tag(
-        trained_model, ["  Ada wrote   it, and Alan read it", *TEXTS], batching=Batching(3)
-    )
+    texts = ["  Ada wrote   it, and Alan read it", *TEXTS]
+    answers = tag(trained_model, texts, Options(Decoding(batch_size=3)))
     expected = [(a, CLASSES[k]) for a, k in zip(words, logits[spaces].argmax(-1), strict=True)]
     assert answers[0] == answers[2] == expected
     assert len(set(logits.argmax(-1))) > 1  # other slots would give other classes
@@ -105,7 +104,7 @@ def test_pair_probabilities_match_training():
 def test_classifications_do_not_depend_on_the_batch():
     one, counts = model("sequence_classification"), []
     whole = classify(one, TEXTS)
-    in_batches = classify(one, TEXTS, batching=Batching(3, counts.append))
+    in_batches = classify(one, TEXTS, Options(Decoding(batch_size=3), on_batch=counts.append))
     for a, b in zip(in_batches, whole, strict=True):
         assert [name for name, _ in a] == [name for name, _ in b]
         np.testing.assert_allclose([p for _, p in a], [p for _, p in b], atol=1e-5)

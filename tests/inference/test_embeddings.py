@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference import Batching
+from pretrax.inference import Decoding, Options
 from pretrax.inference.answering.embeddings import embed
 from pretrax.inference.answering.states import states
 from pretrax.inference.trained import Trained, prompt_form
@@ -52,10 +52,10 @@ def test_pair_embeddings_match_those_of_the_loss(builder):
     document = (*sides[0], *sides[1])
     expected = pooled(objectives.contrastive_pairs, Hashable(trained_model), document, parts=parts)
     got = np.stack(
-        [embed(trained_model, [first])[0], embed(trained_model, [second], second=True)[0]]
+        [embed(trained_model, [first])[0], embed(trained_model, [second], Options(second=True))[0]]
     )
     np.testing.assert_allclose(got, expected, atol=1e-5)
-    other = embed(trained_model, [first], second=True)[0]
+    other = embed(trained_model, [first], Options(second=True))[0]
     assert (np.abs(other - got[0]).max() > 1e-3) == (builder == "two_towers")
 
 
@@ -72,10 +72,10 @@ def test_electra_embeds_with_its_discriminator():
 def test_masked_autoencoder_embeds_with_its_bottleneck_state():
     one, plain = trained("masked_autoencoder", "retromae"), trained("encoder", "masked_lm")
     encoder = plain._replace(params=one.params["encoder"])
-    expected = embed(encoder, TEXTS, pooling="first")
+    expected = embed(encoder, TEXTS, Options(pooling="first"))
     np.testing.assert_allclose(embed(one, TEXTS), expected, atol=1e-5)
     with refuses(ValueError, "first"):
-        embed(one, TEXTS, pooling="mean")
+        embed(one, TEXTS, Options(pooling="mean"))
 
 
 @pytest.mark.slow
@@ -102,10 +102,10 @@ def test_other_models_embed_with_the_mean_state(name):
     }
     states = top(trained_model.model, trained_model.params, batch)[0]
     for pooling, vector in (("mean", states.mean(0)), ("first", states[0]), ("last", states[-1])):
-        (got,) = embed(trained_model, TEXTS[:1], pooling=pooling)
+        (got,) = embed(trained_model, TEXTS[:1], Options(pooling=pooling))
         np.testing.assert_allclose(got, vector / np.linalg.norm(vector), atol=1e-5)
     np.testing.assert_allclose(
-        embed(trained_model, TEXTS[:1]), embed(trained_model, TEXTS[:1], pooling="mean")
+        embed(trained_model, TEXTS[:1]), embed(trained_model, TEXTS[:1], Options(pooling="mean"))
     )
 
 
@@ -138,10 +138,12 @@ def test_prompt_form_records_the_pooling_of_the_loss(build, pooling):
 @pytest.mark.parametrize("objective, pooling", [("contrastive", "first"), ("masked_lm", "mean")])
 def test_embeddings_do_not_depend_on_the_batch_and_have_length_1(objective, pooling):
     one, texts, counts = trained("encoder", objective), [*TEXTS, "a", "x" * 40, "tea"], []
-    whole = embed(one, texts, pooling=pooling)
+    whole = embed(one, texts, Options(pooling=pooling))
     assert whole.shape == (5, 16) and whole.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(whole, axis=-1), 1, atol=1e-5)
-    in_batches = embed(one, texts, pooling=pooling, batching=Batching(2, counts.append))
+    in_batches = embed(
+        one, texts, Options(Decoding(batch_size=2), pooling=pooling, on_batch=counts.append)
+    )
     np.testing.assert_allclose(in_batches, whole, atol=1e-5)
     assert counts == [2, 2, 1]
     assert np.abs(whole @ whole.T - np.eye(5)).max() < 1 - 1e-4  # the embeddings differ
@@ -156,4 +158,4 @@ def test_invalid_texts_and_poolings_are_rejected():
         (["a"], {"pooling": "max"}, ["pooling", "'first'", "'mean'", "'last'", None, "'max'"]),
     ):
         with refuses(ValueError, *values):
-            embed(trained_model, texts, **settings)
+            embed(trained_model, texts, Options(**settings))

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import gumbel_r
 
-from pretrax.inference import Batching, answer
+from pretrax.inference import answer
 from pretrax.inference.answering.flowing import follow_flow
 from pretrax.inference.answering.masks import batch_of
 from pretrax.inference.answering.options import Decoding, Options
@@ -70,21 +70,22 @@ def followed(tokens, seed, steps):
 @pytest.mark.parametrize("steps", [1, 5])
 def test_flow_equals_single_calls(steps):
     model = denoiser()
+    options = Options(Decoding(seed=4), steps=steps)
     for text in TEXTS:
         tokens = model.encode(text.replace("[MASK]", model.decode([IDS.mask])))
         expected = followed(tokens, seed=4, steps=steps)[0, : len(tokens)]
-        assert follow_flow(model, [text], steps=steps, seed=4) == [model.decode(expected.tolist())]
+        assert follow_flow(model, [text], options) == [model.decode(expected.tolist())]
 
 
 def test_masks_are_filled_and_other_text_stays():
     model = denoiser()
-    found = follow_flow(model, TEXTS, steps=3)
-    assert found == follow_flow(model, TEXTS, steps=3, batching=Batching(2))
+    found = follow_flow(model, TEXTS, Options(steps=3))
+    assert found == follow_flow(model, TEXTS, Options(Decoding(batch_size=2), steps=3))
     assert found[0].startswith("a ") and "d, and more" in found[1] and found[2][:2] == "so"
-    assert follow_flow(model, TEXTS, steps=3, seed=1) != found
-    assert follow_flow(model, TEXTS[1:], steps=3, batching=Batching(numbers=[1, 2])) == found[1:]
+    assert follow_flow(model, TEXTS, Options(Decoding(seed=1), steps=3)) != found
+    assert follow_flow(model, TEXTS[1:], Options(steps=3, numbers=[1, 2])) == found[1:]
     records = answer(model, "flow", [{"text": text} for text in TEXTS])
-    assert [record["answer"] for record in records] == follow_flow(model, TEXTS, steps=32)
+    assert [record["answer"] for record in records] == follow_flow(model, TEXTS, Options(steps=32))
 
 
 def test_only_models_of_embedding_diffusion_have_a_flow():

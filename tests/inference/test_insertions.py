@@ -1,5 +1,6 @@
 """Insertions: steps agree with plain Python, draws follow the model, and texts end correctly."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,7 +9,7 @@ import pytest
 from scipy.special import log_softmax, softmax
 from scipy.stats import chisquare
 
-from pretrax.inference import Batching, Decoding, Options, answer, insert
+from pretrax.inference import Decoding, Options, answer, insert
 from pretrax.inference.answering.insertions import insert_tokens
 from pretrax.inference.decoding.batching import encoder_batch
 from pretrax.inference.decoding.sampling import Sampling, numbered_keys
@@ -60,7 +61,7 @@ def greedy(one, text: str, max_new: int) -> tuple[list[int], bool]:
 @pytest.mark.parametrize("complete", [NEVER, MIDWAY, ALWAYS])
 def test_each_step_makes_the_likeliest_insertion(complete):
     one, texts = model(complete), [LONG, SHORT]
-    found = insert(one, texts, max_new=6)
+    found = insert(one, texts, Options(Decoding(max_new=6)))
     for text, (written, ended) in zip(texts, found):
         tokens, stopped = greedy(one, text, 6)
         assert (written, ended) == (CODEC.decode(tokens), stopped)
@@ -123,14 +124,15 @@ def test_slot_and_token_follow_their_joint_distribution():
 
 @pytest.mark.slow
 def test_insertions_do_not_depend_on_other_texts():
-    one, settings = model(NEVER), dict(max_new=5, temperature=1.0, seed=3)
-    together = insert(one, [SHORT, LONG * 2], **settings)
+    one, decoding = model(NEVER), Decoding(max_new=5, temperature=1.0, seed=3)
+    together = insert(one, [SHORT, LONG * 2], Options(decoding))
     alone = [
-        insert(one, [text], batching=Batching(numbers=[i]), **settings)[0]
+        insert(one, [text], Options(decoding, numbers=[i]))[0]
         for i, text in enumerate([SHORT, LONG * 2])
     ]
     assert together == alone
-    assert insert(one, [SHORT], **settings | {"seed": 4}) != alone[:1]
+    other = Options(dataclasses.replace(decoding, seed=4))
+    assert insert(one, [SHORT], other) != alone[:1]
 
 
 def test_answers_state_whether_the_text_is_complete():

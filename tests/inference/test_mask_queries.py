@@ -7,8 +7,9 @@ import pytest
 
 from pretrax.inference.answering.mask_queries import mask_states
 from pretrax.inference.answering.masks import Masked, batch_of, fill_masks
+from pretrax.inference.answering.options import Decoding, Options
 from pretrax.inference.answering.scoring import hidden_log_probs
-from pretrax.inference.answering.unmasking import Unmasking, unmask, write_masks
+from pretrax.inference.answering.unmasking import unmask, write_masks
 from pretrax.inference.trained import prompt_form
 from pretrax.objectives import layouts
 from tests.inference.runs import IDS, trained
@@ -106,12 +107,13 @@ def test_masks_are_filled_with_text_in_any_order(name):
     form = prompt_form(trained_model, "unmask")
     rows = [Masked([40, IDS.mask, 41, IDS.mask], [1, 3]), Masked([IDS.mask] * 3, [0, 1, 2])]
     for order in ("confidence", "random", "left_to_right"):
-        written = write_masks(trained_model, form, rows, Unmasking(order, temperature=1.0))
+        options = Options(Decoding(temperature=1.0), order=order)
+        written = write_masks(trained_model, form, rows, options)
         assert [len(tokens) for tokens in written] == [2, 3]
         assert all(IDS.text[0] <= token < IDS.text[1] for row in written for token in row)
-    (answer,) = unmask(trained_model, ["a[MASK]c"], Unmasking(steps=1))
+    (answer,) = unmask(trained_model, ["a[MASK]c"], Options(steps=1))
     assert answer[0] == "a" and answer[-1] == "c"
-    (masks,) = fill_masks(trained_model, ["a[MASK][MASK]"], top=10**6)
+    (masks,) = fill_masks(trained_model, ["a[MASK][MASK]"], Options(top=10**6))
     for guesses in masks:
         assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-4)
 

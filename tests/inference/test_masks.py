@@ -1,5 +1,6 @@
 """Filled masks agree with the model itself, on inputs in the form of training."""
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference import Batching, answer
+from pretrax.inference import answer
 from pretrax.inference.answering.masks import Masked, batch_of, fill_masks, masked_text
-from pretrax.inference.answering.unmasking import Unmasking, unmask, unmasking_steps, write_masks
+from pretrax.inference.answering.options import Decoding, Options
+from pretrax.inference.answering.unmasking import unmask, unmasking_steps, write_masks
 from pretrax.inference.trained import allowed_token_mask, prompt_form
 from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, corrupted_document, live, trained
@@ -100,7 +102,7 @@ def test_masked_text_has_the_form_of_training(name):
 @pytest.mark.parametrize("name", ["masked_lm", "gpt_bert", "replaced_token_detection"])
 def test_mask_guesses_match_the_model(name):
     trained_model = model(name)
-    found = fill_masks(trained_model, TEXTS, top=4, batching=Batching(3))
+    found = fill_masks(trained_model, TEXTS, Options(Decoding(batch_size=3), top=4))
     for text, masks in list(zip(TEXTS, found, strict=True))[1:3]:
         prompt = prompt_form(trained_model, "mask")
         row = masked_text(trained_model, text, prompt)
@@ -153,8 +155,8 @@ def test_model_not_trained_on_masks_is_rejected(mode):
 @pytest.mark.slow
 def test_batch_callback_reports_the_sizes():
     counts = []
-    fill_masks(model("masked_lm"), TEXTS, batching=Batching(3, counts.append))
-    unmask(model("masked_lm"), TEXTS, batching=Batching(3, counts.append))
+    fill_masks(model("masked_lm"), TEXTS, Options(Decoding(batch_size=3), on_batch=counts.append))
+    unmask(model("masked_lm"), TEXTS, Options(Decoding(batch_size=3), on_batch=counts.append))
     assert counts == [3, 1, 3, 1]
 
 
@@ -193,9 +195,7 @@ def test_confidence_order_writes_the_most_confident_first(name, steps):
         total = text.count("[MASK]")
         *_, expected = revealed(name, text, steps or total)
         bos = len(prompt_form(trained_model, "unmask").before)
-        assert unmask(trained_model, [text], Unmasking(steps=steps)) == [
-            CODEC.decode(expected[bos:])
-        ]
+        assert unmask(trained_model, [text], Options(steps=steps)) == [CODEC.decode(expected[bos:])]
 
 
 def predicted_again(name, text, steps):
@@ -241,7 +241,8 @@ def test_mask_predict_repredicts_the_least_probable(name, steps):
     for text in TEXTS[1:3]:
         tokens = predicted_again(name, text, steps)
         expected = CODEC.decode(tokens[len(frame.before) : len(tokens) - len(frame.after)])
-        assert unmask(trained_model, [text], Unmasking("mask_predict", steps)) == [expected]
+        options = Options(order="mask_predict", steps=steps)
+        assert unmask(trained_model, [text], options) == [expected]
 
 
 @pytest.mark.slow
@@ -249,7 +250,7 @@ def test_mask_predict_repredicts_the_least_probable(name, steps):
 def test_gibbs_order_redraws_each_mask_in_turn(name):
     trained_model = model(name)
     frame = prompt_form(trained_model, "unmask")
-    how = Unmasking("gibbs", steps=3, temperature=2.0, seed=4)
+    how = Options(Decoding(temperature=2.0, seed=4), order="gibbs", steps=3)
     for text in TEXTS[1:3]:
         tokens = drawn_in_turn(name, text, steps=3, temperature=2.0, seed=4)
         expected = CODEC.decode(tokens[len(frame.before) : len(tokens) - len(frame.after)])
@@ -276,7 +277,8 @@ def test_ordered_masks_are_written_one_after_another(order):
         }[order].argmax()
         tokens[left[first]] = p[first].argmax()
         expected.append(tokens[row.masks].tolist())
-    assert write_masks(one, prompt, [row], Unmasking(order), record=len(row.masks)) == [expected]
+    options = Options(order=order)
+    assert write_masks(one, prompt, [row], options, record=len(row.masks)) == [expected]
 
 
 @pytest.mark.slow
@@ -291,19 +293,22 @@ def test_ordered_masks_are_written_one_after_another(order):
     ],
 )
 def test_unmasked_text_does_not_depend_on_the_batch(order, temperature, steps):
-    how = Unmasking(order, steps, temperature, seed=5)
+    decoding = Decoding(temperature=temperature, seed=5)
+    how = Options(decoding, order=order, steps=steps)
     trained_model = model("masked_diffusion")
     whole = unmask(trained_model, TEXTS, how)
-    assert unmask(trained_model, TEXTS, how, batching=Batching(3)) == whole
+    small = dataclasses.replace(how, decoding=dataclasses.replace(decoding, batch_size=3))
+    assert unmask(trained_model, TEXTS, small) == whole
     for i, text in enumerate(TEXTS):
-        assert unmask(trained_model, [text], how, batching=Batching(numbers=[i])) == [whole[i]]
+        alone = dataclasses.replace(how, numbers=[i])
+        assert unmask(trained_model, [text], alone) == [whole[i]]
 
 
 @pytest.mark.slow
 def test_orders_and_sample_numbers_give_different_texts():
     one, text = model("masked_diffusion"), "[MASK]" * 12
     texts = {
-        order: unmask(one, [text] * 2, Unmasking(order, temperature=1.0))
+        order: unmask(one, [text] * 2, Options(Decoding(temperature=1.0), order=order))
         for order in ("confidence", "random")
     }
     assert len({*texts["confidence"], *texts["random"]}) == 4
@@ -322,14 +327,14 @@ def test_orders_and_sample_numbers_give_different_texts():
 def test_only_text_ids_are_written(name, order):
     """Special tokens and rows of the embedding that are not ids are never written."""
     rows = [Masked([IDS.mask] * 40, [*range(1, 40)])] * 4
-    how = Unmasking(order, steps=3, temperature=8.0)
+    how = Options(Decoding(temperature=8.0), order=order, steps=3)
     for tokens in write_masks(model(name), prompt_form(model(name), "unmask"), rows, how):
         assert all(IDS.text[0] <= token < IDS.text[1] for token in tokens)
 
 
 def test_only_text_ids_are_guessed():
     for name in ("masked_lm", "masked_diffusion"):
-        ((guesses,),) = fill_masks(model(name), ["[MASK]"], top=10**6)
+        ((guesses,),) = fill_masks(model(name), ["[MASK]"], Options(top=10**6))
         assert {guess.id for guess in guesses} == set(range(*IDS.text))
         assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-5)
 
@@ -339,10 +344,10 @@ def test_invalid_unmasking_settings_are_rejected():
         (dict(order="first"), ["order", "'ancestral'", "'gibbs'", "'first'"]),
         (dict(order="gibbs"), ["order='gibbs'", "temperature=0"]),
         (dict(steps=0), ["steps", 1, None, 0]),
-        (dict(temperature=-1), ["temperature", 0, -1]),
+        (dict(decoding=Decoding(beams=2)), ["beams", "temperature"]),
     ):
         with refuses(ValueError, *values):
-            Unmasking(**settings)
+            unmask(model("masked_lm"), ["[MASK]"], Options(**settings))
 
 
 @pytest.mark.sampled
@@ -360,7 +365,7 @@ def test_invalid_unmasking_settings_are_rejected():
 def test_shown_unmasking_steps_end_with_the_answer(order, temperature):
     trained_model = model("masked_diffusion")
     text = "[MASK]a" * 7
-    how = Unmasking(order, steps=3, temperature=temperature, seed=5)
+    how = Options(Decoding(temperature=temperature, seed=5), order=order, steps=3)
     shown = unmasking_steps(trained_model, text, how)
     assert len(shown.steps) == (3 * 7 if order == "gibbs" else 3)
     tokens = list(shown.tokens)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from pretrax.inference import Batching, Options, answer, next_tokens
+from pretrax.inference import Decoding, Options, answer, next_tokens
 from pretrax.inference.decoding.decoding import decoder_prompts
 from tests.inference.runs import CODEC, IDS, trained
 from tests.models.families import logits_of
@@ -26,7 +26,9 @@ def distribution(one, row, prefix=0):
 def test_next_tokens_are_the_likeliest_of_the_distribution(name):
     trained_model = trained("decoder", name)
     counts = []
-    found = next_tokens(trained_model, TEXTS, 4, batching=Batching(2, counts.append))
+    found = next_tokens(
+        trained_model, TEXTS, Options(Decoding(batch_size=2), top=4, on_batch=counts.append)
+    )
     for text, guesses in zip(TEXTS, found, strict=True):
         tokens = CODEC.encode(text)
         causal, both_ways = [IDS.bos, *tokens], [*tokens, IDS.eos, IDS.bos]
@@ -41,7 +43,7 @@ def test_next_tokens_are_the_likeliest_of_the_distribution(name):
 
 def test_next_mode_answers_with_the_likeliest_tokens():
     trained_model = trained("decoder", "causal_lm")
-    (guesses,) = next_tokens(trained_model, ["Ada"], top=2)
+    (guesses,) = next_tokens(trained_model, ["Ada"], Options(top=2))
     (record,) = answer(trained_model, "next", [{"text": "Ada"}], Options(top=2))
     assert record == {
         "next": [{"token": guess.token, "probability": guess.probability} for guess in guesses]

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.inference import Batching
 from pretrax.inference.answering.generation import generate
 from pretrax.inference.answering.options import Decoding, Options
 from pretrax.inference.answering.scoring import Scored, score
@@ -83,7 +82,8 @@ def assert_scored(got: Scored, tokens, expected, text):
 def test_decoder_scores_each_token_given_those_before():
     names = ("causal_lm",)
     for text, got in zip(
-        TEXTS, score(run("decoder", *names)[1], [("", x) for x in TEXTS], Batching(2))
+        TEXTS,
+        score(run("decoder", *names)[1], [("", x) for x in TEXTS], Options(Decoding(batch_size=2))),
     ):
         tokens = CODEC.encode(text)
         assert_scored(got, tokens, decoder_loop(names, [IDS.bos], tokens), text)
@@ -129,7 +129,7 @@ def test_decoder_scores_an_answer(name, before, prefix_length):
 def test_encoder_decoder_scores_an_answer():
     logits, one = run(*BOTH)
     pairs = [("Ada", "tea"), ("so it is", "é"), ("b", "a longer one")]
-    for (given, text), got in zip(pairs, score(one, pairs, batching=Batching(2))):
+    for (given, text), got in zip(pairs, score(one, pairs, Options(Decoding(batch_size=2)))):
         inputs, tokens = [*CODEC.encode(given), IDS.eos], [*CODEC.encode(text), IDS.eos]
         encoder = row("encoder", inputs, both_ways(inputs))
         cross = np.array([[0 * np.arange(WIDTH), 0 * np.arange(WIDTH) + len(inputs)]])
@@ -149,7 +149,11 @@ def test_encoder_decoder_scores_an_answer():
 def test_encoder_scores_each_token_given_all_others(builder, names):
     logits, one = run(builder, *names)
     counts = []
-    found = score(one, [("", text) for text in TEXTS[:2]], Batching(4, counts.append))
+    found = score(
+        one,
+        [("", text) for text in TEXTS[:2]],
+        Options(Decoding(batch_size=4), on_batch=counts.append),
+    )
     for text, got in zip(TEXTS, found):
         tokens, expected = CODEC.encode(text), []
         for i, token in enumerate(tokens):
@@ -204,7 +208,9 @@ def test_score_of_a_text_with_mask_tokens_does_not_depend_on_the_batch():
     _, one = run("encoder", "masked_lm")
     text = f"a {CODEC.decode([IDS.mask])} b, and more"
     assert CODEC.encode(text)[2] == IDS.mask
-    (whole,), (parts,) = (score(one, [("", text)], Batching(n)) for n in (64, 4))
+    (whole,), (parts,) = (
+        score(one, [("", text)], Options(Decoding(batch_size=n))) for n in (64, 4)
+    )
     np.testing.assert_allclose(whole.log_probs, parts.log_probs, atol=1e-5)
 
 
@@ -235,7 +241,7 @@ def test_filled_blank_has_the_log_probability_of_its_generation(name, monkeypatc
 )
 def test_denoiser_without_mode_tokens_is_rejected(builder, name, pair):
     with refuses(ValueError, "R", "--denoiser"):
-        score(run(builder, name)[1], [pair], denoiser="R")
+        score(run(builder, name)[1], [pair], Options(denoiser="R"))
 
 
 def test_invalid_texts_and_models_are_rejected():
@@ -273,8 +279,8 @@ def test_ul2_scores_with_mode_tokens_and_sentinels():
     cases = ((None, blanks, "R"), ("X", blanks, "X"), (None, "a b", "S"))
     scores = set()
     for denoiser, given, mode in cases:
-        (got,) = score(one, [(given, answer)], denoiser=denoiser)
-        (written,) = score(plain, [(given, answer)], denoiser=mode)
+        (got,) = score(one, [(given, answer)], Options(denoiser=denoiser))
+        (written,) = score(plain, [(given, answer)], Options(denoiser=mode))
         assert got == written and got.bytes == len("ça".encode())
         scores.add(got.log_prob)
     assert len(scores) == len(cases)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pretrax.inference import fill_masks, next_tokens, score
+from pretrax.inference import Options, fill_masks, next_tokens, score
 from pretrax.inference.answering.top_tokens import top_tokens
 from tests.inference.runs import TEXT, trained
 from tests.refusals import refuses
@@ -28,14 +28,14 @@ def test_token_probabilities_match_score(builder, name):
 def test_alternatives_of_a_token_are_the_top_next_tokens():
     trained_model = trained("decoder", "causal_lm")
     found = top_tokens(trained_model, "Ada", top=4)
-    (expected,) = next_tokens(trained_model, ["Ad"], top=4)
+    (expected,) = next_tokens(trained_model, ["Ad"], Options(top=4))
     assert [guess.id for guess in found[2].others] == [guess.id for guess in expected]
 
 
 @pytest.mark.slow
 def test_alternatives_of_a_masked_token_are_the_mask_predictions():
     trained_model = trained("encoder", "masked_lm")
-    (expected,) = fill_masks(trained_model, ["A[MASK]a"], 4)
+    (expected,) = fill_masks(trained_model, ["A[MASK]a"], Options(top=4))
     found = top_tokens(trained_model, "Ada", top=4)[1].others
     for guess, other in zip(found, expected[0], strict=True):
         assert guess[:2] == other[:2]

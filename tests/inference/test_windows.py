@@ -71,7 +71,7 @@ def test_warning_names_the_remaining_tokens():
 def test_long_generations_warn_without_showing_special_tokens(write, builder, objective):
     trained_model = trained(builder, objective)._replace(lengths={builder: 8})
     with warns(BeyondTraining, 40) as caught:
-        write(trained_model, ["aaa"], max_new=40)
+        write(trained_model, ["aaa"], Options(Decoding(max_new=40)))
     assert not re.search(r"aaa.*(<pad>|<mask>)", str(caught[0].message))
 
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from pretrax.cli import convert, predict
 from pretrax.inference.answering.classifying import classify, tag
 from pretrax.inference.answering.embeddings import embed
+from pretrax.inference.answering.options import Options
 from pretrax.inference.decoding.batching import encoder_batch
 from pretrax.inference.trained import mode_of
 from pretrax.models.hugging_face import sentences
@@ -130,9 +131,9 @@ def test_imported_sentence_model_uses_pooling_of_its_files(pooling, ours, tmp_pa
     assert mode_of(trained) == "embed"
     expected = np.stack([pooled(model, tokenizer, text, pooling) for text in TEXTS])
     np.testing.assert_allclose(embed(trained, TEXTS), expected, atol=1e-5)
-    np.testing.assert_allclose(embed(trained, TEXTS, pooling=ours), expected, atol=1e-5)
+    np.testing.assert_allclose(embed(trained, TEXTS, Options(pooling=ours)), expected, atol=1e-5)
     with refuses(ValueError, "pooling", f"'{ours}'"):
-        embed(trained, TEXTS, pooling={"first": "mean", "mean": "first"}[ours])
+        embed(trained, TEXTS, Options(pooling={"first": "mean", "mean": "first"}[ours]))
     convert.main([f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/out"])
     kept = json.loads((tmp_path / "out" / "1_Pooling" / "config.json").read_text())
     assert kept[key] and sum(bool(x) for name, x in kept.items() if "mode" in name) == 1
