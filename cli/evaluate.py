@@ -46,7 +46,6 @@ from ..inference.answering.sequence_variants import (
 )
 from ..inference.answering.task_scores import (
     EvaluationTask,
-    TaskScores,
     longest_answer,
     save_answers,
     score_task,
@@ -243,10 +242,17 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     tasks = tasks_of(options)
     table = plain_table("task", "step", "metric", "score", "baseline", text=("task", "metric"))
     for trained in trained_at(options, steps):
+        mode = options.mode or mode_of(trained)
         if options.labeled:
-            check_answers_are_labels(trained, options.mode or mode_of(trained))
+            check_answers_are_labels(trained, mode)
         for task in tasks:
-            scores = scores_of_task(options, trained, task)
+            decoding = Decoding(
+                max_new=options.max_new or longest_answer(task.targets, trained.encode),
+                beams=options.beams,
+                batch_size=options.batch_size,
+            )
+            with progress_bar(task.name, len(task.texts)) as advance:
+                scores = score_task(trained, task, mode, Options(decoding, on_batch=advance))
             save_answers(options.run, task.name, trained.step, scores)
             for metric, figure in scores.metrics.items():
                 baseline = scores.baseline.get(metric)
@@ -254,7 +260,6 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
                 table.add_row(
                     escape(task.name), str(trained.step), escape(metric), f"{figure:.4g}", reference
                 )
-    mode = options.mode or mode_of(trained)
     counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
     guesses = ", ".join(repr(task.guess) for task in tasks)
     source = options.labeled or options.split
@@ -270,16 +275,6 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
         console,
         f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {command}",
     )
-
-
-def scores_of_task(options, trained: Trained, task: EvaluationTask) -> TaskScores:
-    decoding = Decoding(
-        max_new=options.max_new or longest_answer(task.targets, trained.encode),
-        beams=options.beams,
-        batch_size=options.batch_size,
-    )
-    with progress_bar(task.name, len(task.texts)) as advance:
-        return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
 
 
 # --- variants -----------------------------------------------------------------------------------

@@ -55,9 +55,7 @@ def cls_and_sep(ids: TokenIds) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
     """Returns the default prompt form of a text that the model answers.
 
-    Args:
-      opens: whether inputs and outputs of an imported encoder-decoder may start with an id of its
-        vocabulary, such as BART's <s>.
+    With `opens`, an imported encoder-decoder may open texts with its own id, such as BART's <s>.
     """
     ids = trained.ids
     imported = trained.model.layout == "encoder_decoder"
@@ -243,10 +241,7 @@ def check_modes(forms: Iterable[PromptForm]) -> None:
 
 
 def check_mode(trained: Trained, mode: str) -> None:
-    """Raises ValueError if a mode does not exist, or if the model does not support it.
-
-    Modes of other layouts, and modes that `Mode.check` rejects, are not supported.
-    """
+    """Raises ValueError if a mode does not exist, or if the model does not support it."""
     if mode not in MODES:
         hint = near(mode, MODES, f", expected one of {', '.join(mode_names())}.")
         raise ValueError(f"Got mode {mode!r}{hint}")
@@ -262,11 +257,7 @@ def check_mode(trained: Trained, mode: str) -> None:
 
 
 def untrained_error(trained: Trained, mode: str, others: str = "") -> ValueError:
-    """Returns the error for a model that was not trained for a mode.
-
-    Args:
-      others: other suggestions for the message.
-    """
+    """Returns the error for a model that was not trained for a mode. It may suggest `others`."""
     training = MODES[mode]
     learned = " or ".join(map(repr, learned_modes(trained))) or repr(mode_of(trained))
     return ValueError(

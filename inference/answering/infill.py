@@ -130,9 +130,8 @@ def greedy_targets(
 def _everywhere(predict: Callable, params):
     """Returns the predictions, jitted and replicated over the parameters' mesh."""
     sharding = jax.tree.leaves(params)[0].sharding
-    is_on_mesh = isinstance(sharding, NamedSharding)
-    shardings = NamedSharding(sharding.mesh, P()) if is_on_mesh else None
-    return jax.jit(predict, out_shardings=shardings)(params)
+    on_mesh = NamedSharding(sharding.mesh, P()) if isinstance(sharding, NamedSharding) else None
+    return jax.jit(predict, out_shardings=on_mesh)(params)
 
 
 def _until(tokens: list[int], eos: int) -> list[int]:

@@ -85,7 +85,7 @@ def fill_masks(
 def mask_guesses(
     trained: Trained,
     masked_texts: Sequence[Masked],
-    options: Options = DEFAULT_OPTIONS,
+    options: Options,
 ) -> list[list[list[Guess]]]:
     """Returns the `options.top` most likely tokens of each mask of each row."""
     prompt = prompt_form(trained, "mask")

@@ -230,7 +230,14 @@ def _marginals(
     masked: bool,
     batching: Batching,
 ) -> np.ndarray:
-    changes = [_substitutions(variant) for variant in variants]
+    changes = []
+    for variant in variants:
+        if variant.substitutions is None:
+            raise ValueError(
+                f"Got the variant {variant.sequence[:40]!r} with insertions or deletions, expected "
+                "substitutions: choose a scoring of whole sequences, such as pseudo_likelihood."
+            )
+        changes.append(dict(variant.substitutions))
     tokens = _token_of_each(trained, wild_type)
     letters = sorted({*wild_type, *(letter for places in changes for letter in places.values())})
     column = {letter: i for i, letter in enumerate(letters)}
@@ -257,15 +264,6 @@ def _marginals(
     return np.array([score(places) for places in changes], np.float64)
 
 
-def _substitutions(variant: SequenceVariant) -> dict[int, str]:
-    if variant.substitutions is None:
-        raise ValueError(
-            f"Got the variant {variant.sequence[:40]!r} with insertions or deletions, expected "
-            "substitutions: choose a scoring of whole sequences, such as pseudo_likelihood."
-        )
-    return dict(variant.substitutions)
-
-
 def _token_of_each(trained: Trained, sequence: str) -> list[int]:
     """Returns the token of each letter. Raises ValueError if tokens are not single letters."""
     tokens = trained.encode(sequence)
@@ -281,15 +279,14 @@ def _token_of_each(trained: Trained, sequence: str) -> list[int]:
 
 def _pseudo_log_likelihoods(trained: Trained, sequences: Iterable[str], batching: Batching):
     texts = [((), trained.encode(sequence)) for sequence in sequences]
-    total = sum(len(tokens) for _, tokens in texts)
-    log_probs = pseudo_log_probs(trained, texts, _in_shares(batching, total))
-    return np.array([x.sum() for x in log_probs])
+    batching = _in_shares(batching, sum(len(tokens) for _, tokens in texts))
+    return [x.sum() for x in pseudo_log_probs(trained, texts, batching)]
 
 
 def _log_likelihoods(trained: Trained, sequences: Iterable[str], batching: Batching):
     answered = [answered_prompt(trained, "", sequence) for sequence in sequences]
-    log_probs = answer_log_probs(trained, answered, _in_shares(batching, len(answered)))
-    return np.array([x.sum() for x in log_probs])
+    batching = _in_shares(batching, len(answered))
+    return [x.sum() for x in answer_log_probs(trained, answered, batching)]
 
 
 def _bounds(trained: Trained, sequences: Iterable[str], batching: Batching):
@@ -317,7 +314,7 @@ def _in_shares(batching: Batching, total: int) -> Batching:
     return batching._replace(on_batch=on_batch and (lambda rows: on_batch(rows / total)))
 
 
-_LOG_LIKELIHOODS: dict[str, Callable[..., np.ndarray]] = {
+_LOG_LIKELIHOODS: dict[str, Callable] = {
     "pseudo_likelihood": _pseudo_log_likelihoods,
     "likelihood": _log_likelihoods,
     "bound": _bounds,

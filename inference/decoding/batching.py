@@ -78,10 +78,7 @@ DEFAULT_BATCHING = Batching()
 
 
 def _row_shards() -> int:
-    """Returns the number of devices that rows are sharded over.
-
-    It is 1 outside `training.devices.mesh.placed_on`.
-    """
+    """Returns the number of devices that rows are sharded over: 1 outside of a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     spec = nn.logical_to_mesh_axes(("batch",))
     return math.prod(mesh.shape[axis] for axes in spec or () for axis in axes or ())
@@ -115,15 +112,9 @@ def check_positions(
     whose: str = "this model's",
     shorter: str = "a shorter text",
 ) -> None:
-    """Raises ValueError if a row has more slots than its stack has positions.
+    """Raises ValueError if a row has more slots, including `max_new`, than its stack has positions.
 
-    Args:
-      max_positions: number of positions of the stack. 0: no limit.
-      stack: "encoder" or "decoder", for the message.
-      slots: length of the row, including `max_new`.
-      max_new: number of slots for generated tokens.
-      whose: the model with this limit, for the message ("the model's").
-      shorter: the remedy that the message names.
+    The message names the model with the limit (`whose`) and the remedy (`shorter`).
     """
     if not max_positions or slots <= max_positions:
         return

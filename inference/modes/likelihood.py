@@ -10,7 +10,7 @@ from rich.text import Text
 from ...settings.printable import plain_table, print_note
 from ..answering.answers import text_field
 from ..answering.options import Options
-from ..answering.scoring import Scored, score
+from ..answering.scoring import score
 from ..prompting.items import text_of_item
 from ..trained import Mode, Trained, register_mode
 
@@ -18,24 +18,21 @@ MAX_TABLE_TOKENS = 64  # maximum number of tokens in a table
 
 
 def _scores(trained: Trained, pairs: Sequence[tuple[str, str]], options: Options) -> list[dict]:
-    return [_scored(x) for x in score(trained, pairs, options)]
-
-
-def _scored(scored: Scored) -> dict:
-    likelihood = {"log_prob": scored.log_prob, "bits_per_byte": scored.bits_per_byte}
-    return {
-        **(likelihood if scored.exact else {"pseudo_log_prob": scored.log_prob}),
-        "tokens": len(scored.tokens),
-        "token_log_probs": [[name, p] for name, p in zip(scored.tokens, scored.log_probs)],
-    }
+    records = []
+    for scored in score(trained, pairs, options):
+        likelihood = {"log_prob": scored.log_prob, "bits_per_byte": scored.bits_per_byte}
+        record = {
+            **(likelihood if scored.exact else {"pseudo_log_prob": scored.log_prob}),
+            "tokens": len(scored.tokens),
+            "token_log_probs": [list(pair) for pair in zip(scored.tokens, scored.log_probs)],
+        }
+        records.append(record)
+    return records
 
 
 def _text_and_target(item: dict) -> tuple[str, str]:
-    return (
-        (text_of_item(item), text_field(item, "target"))
-        if "target" in item
-        else ("", text_of_item(item))
-    )
+    text = text_of_item(item)
+    return (text, text_field(item, "target")) if "target" in item else ("", text)
 
 
 def _items(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:

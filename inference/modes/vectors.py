@@ -122,13 +122,8 @@ def write_states(
         input_ids_0         i32[T], the tokens of the first text, including special tokens
 
     `hidden_states_0[k]` equals `hidden_states[layers[k]][0]` of Hugging Face's
-    output_hidden_states=True. Layer 0 is the embeddings, and the last layer is after the final
-    norm. One batch is in memory at a time.
-
-    Args:
-      on_text: called with 1 after each text.
-
-    Raises ValueError if `states` does.
+    output_hidden_states=True. One batch is in memory at a time, and `on_text` is called with 1
+    after each text.
     """
     part = f"{file}.part"
     os.makedirs(os.path.dirname(file) or ".", exist_ok=True)

@@ -59,16 +59,14 @@ def _records(file: str) -> Iterator[RawDocument | Bad]:
     """Yields the items and the bad lines or records of a file."""
     if not is_sequence_file(file):
         with opened(file) as lines:
-            yield from json_lines(lines, file, _item, kinds=(dict, str))
+            yield from json_lines(
+                lines, file, lambda x: {"text": x} if isinstance(x, str) else x, kinds=(dict, str)
+            )
         return
     for record in raw_documents(file, "text"):
         if isinstance(record, RawDocument):
             record = record._replace(text=record.fields | {"text": record.text.upper()})
         yield record
-
-
-def _item(value: dict | str) -> dict:
-    return {"text": value} if isinstance(value, str) else value
 
 
 def make_items(

@@ -16,12 +16,7 @@ SHOWN = 16  # number of tokens of a long text in a message
 
 
 class BeyondTraining(UserWarning):
-    """Warns of a text that is longer than the rows of training.
-
-    Args:
-      trained: length of the rows of training.
-      held: other content of the slots, such as ", with up to 6 new tokens".
-    """
+    """Warns of a text that is longer than the rows of training."""
 
     def __init__(self, stack: str, slots: int, trained: int, remedy: str, held: str = ""):
         super().__init__(

@@ -41,9 +41,8 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
             return answer(trained, request.mode.name, items, numbered)
 
         out.answer_rest(answers, chunk)
-    console.print(
-        f"{arguments.out} has {len(items)} answer{'s' * (len(items) != 1)}.", markup=False
-    )
+    plural = "s" * (len(items) != 1)
+    console.print(f"{arguments.out} has {len(items)} answer{plural}.", markup=False)
     if errors := out.errors():
         console.print(f'{errors} of them are an "error" with the reason.')
     field = arguments.answer

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from pretrax import models
 from pretrax.data.corpus import Document, in_parts
-from pretrax.inference import Trained, greedy_targets, infill, show_passages
-from pretrax.inference.answering.infill import Infilled
+from pretrax.inference import Trained, infill, show_passages
+from pretrax.inference.answering.infill import Infilled, greedy_targets
 from pretrax.inference.reporting.passages import print_example
 from pretrax.objectives import (
     Row,

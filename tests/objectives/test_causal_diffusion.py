@@ -8,7 +8,7 @@ import pytest
 import scipy.special
 
 from pretrax import models
-from pretrax.inference import masked_drafter
+from pretrax.inference.decoding.speculation import masked_drafter
 from pretrax.objectives import causal_diffusion, causal_lm
 from pretrax.objectives.causal_diffusion import context_weights
 from tests.models.small_models import init
