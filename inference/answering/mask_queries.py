@@ -92,7 +92,7 @@ def _grouped(ids: TokenIds, row: _Row) -> tuple[dict, Array]:
         "decoder_segment_ids": text.is_given.astype(jnp.int32),
         "decoder_positions": text.positions,
         "decoder_key_intervals": key_intervals(0, text.given, text.is_given),
-        "noised_input_tokens": jnp.full_like(text.tokens, ids.mask),
+        "noised_input_tokens": jnp.full_like(text.tokens, ids.special("mask")),
         "noised_segment_ids": text.is_mask.astype(jnp.int32),
         "noised_positions": text.positions,
         "noised_key_intervals": key_intervals(

@@ -234,7 +234,7 @@ def written_tokens(
         V].
     """
     order = writing.order
-    mask = writing.ids.mask
+    mask = writing.ids.special("mask")
 
     def allowed_logits(tokens_BxK):
         return jnp.where(allowed_V, logits_of(tokens_BxK), NEVER)
@@ -302,6 +302,7 @@ def _repeated(calls, call: Callable, start: tuple, record: int):
 def _ancestral(logits_of, masks: MaskSlots, writing: MaskWriting, temperature):
     """Returns the tokens i32[B, K] that fill masks in the order "ancestral"."""
     ids = writing.ids
+    mask = ids.special("mask")
     noise = writing.form.noise or mask_noise
 
     def drawn(key, logits_V, token, time, earlier):
@@ -309,7 +310,7 @@ def _ancestral(logits_of, masks: MaskSlots, writing: MaskWriting, temperature):
             p_V = jax.nn.softmax(logits_V / temperature)
         else:
             p_V = jax.nn.one_hot(most_likely(logits_V), logits_V.size)
-        weights_V = posterior_weights(p_V, token, ids.mask, ids.text, noise, time, earlier)
+        weights_V = posterior_weights(p_V, token, mask, ids.text, noise, time, earlier)
         # If no earlier id is possible, the token stays.
         earlier_token = jax.random.categorical(key, jnp.log(weights_V))
         return jnp.where(jnp.any(weights_V > 0), earlier_token, token)
@@ -324,7 +325,7 @@ def _ancestral(logits_of, masks: MaskSlots, writing: MaskWriting, temperature):
         is_early = (s < masks.steps)[:, None]
         return (jnp.where(is_early, drawn_BxK, tokens_BxK).astype(jnp.int32),)
 
-    start_BxK = jnp.full(masks.slots.shape, ids.mask, jnp.int32)
+    start_BxK = jnp.full(masks.slots.shape, mask, jnp.int32)
     if writing.form.mode == "denoise":
         first, end = ids.text
         start_BxK = first + (_random(masks, 0) * (end - first)).astype(jnp.int32)

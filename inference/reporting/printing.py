@@ -27,6 +27,7 @@ class Request(NamedTuple):
     arguments: argparse.Namespace  # arguments of the command line
     made_by: dict[str, Any]  # settings that affect the answers, in addition to the items
 
+
 COUNTED = 100  # number of items whose unknown tokens are counted
 
 
