@@ -71,13 +71,7 @@ def annealed(
     members = {}
     for i, value in enumerate(values):
         stage_builder = functools.partial(builder, **{setting: value})
-        try:
-            built = build(stage_builder, ids)
-        except TypeError as error:
-            raise ValueError(
-                f"annealed cannot set {setting!r} to {value}: {error}. Set `setting` to the name "
-                "of a numeric parameter of the builder."
-            ) from None
+        built = build(stage_builder, ids)
         if built.facts.members:
             raise ValueError(
                 "annealed takes an objective that is not a mixture, got a mixture of "

@@ -95,7 +95,7 @@ def test_prompt_forms_come_from_last_stage():
         (masked_lm, {"last": 0.30}, ["rate", 0.3]),
         (masked_lm, {"last": 0.1234}, [3, "first=0.3", "last=0.1234"]),
         (masked_lm, {"last": 1.5}, ["masked_lm.rate", 0, 1, 1.1]),
-        (causal_lm, {}, ["'rate'", 0.3]),
+        (causal_lm, {}, ["causal_lm", "'rate'"]),
         (ul2, {"setting": "rates"}, ["ul2.rates", 0.3]),
         (without_setting, {}, ["mixture", 7]),
     ],
