@@ -291,6 +291,14 @@ CLAIMS = (
         note="the source trains models of 270M to 10B parameters",
     ),
     Claim(
+        "Bags of six tokens first cost loss on equal text",
+        "On the same text, a first phase on bags of six tokens raises the loss of next-token "
+        "prediction.",
+        "superposition",
+        Contrast("superposition_at_equal_text", "bits_per_byte", "causal", "bags of 6"),
+        note="the source trains a model of 3B parameters",
+    ),
+    Claim(
         "Predicting token order helps",
         "Predicting the order of upcoming tokens helps.",
         "top",

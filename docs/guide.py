@@ -335,6 +335,7 @@ SETTINGS = (
     ),
     Setting("text alone or with a teacher", "distillation"),
     Setting("bags of tokens first", "superposition"),
+    Setting("bags of tokens first, equal text", "superposition_at_equal_text"),
     Setting("tokens without loss", "memorization"),
     Setting("additions to the next token", "beyond_the_next_token"),
     Setting("mixtures of denoisers", "ul2"),
