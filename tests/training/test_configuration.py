@@ -265,19 +265,21 @@ def test_corpus_objective_and_model_are_independent_choices():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["models", "objectives"])
 def test_preset_read_after_others_gives_only_its_own_settings(kind, tmp_path):
-    """An objective may change settings of the model, which last until a file chooses a model."""
-    paths = sorted((GIN / kind).glob("*.gin"))
+    """An objective may change settings of the model, which last until a file chooses a model.
+
+    Of several presets that set the same names, only one is read. The others would leave the same
+    settings to later presets, and would be left the same settings by earlier ones.
+    """
     model = 'include "models/encoder_decoder_tiny.gin"'
-    # One of several presets with the same settings is enough, since the others would add nothing.
-    others = {}
-    for path in paths:
-        functions = functions_in(read_fields([write_gin(tmp_path, model, f'include "{path}"')]))
-        others[tuple((f.function, *sorted(f.settings)) for f in functions)] = path
-    before = [f'include "{path}"' for path in others.values()]
-    for path in paths:
-        alone = read_fields([write_gin(tmp_path, model, f'include "{path}"')])
+    alone = {}
+    for path in sorted((GIN / kind).glob("*.gin")):
+        fields = read_fields([write_gin(tmp_path, model, f'include "{path}"')])
+        names = tuple((f.function, *sorted(f.settings)) for f in functions_in(fields))
+        alone[names] = path, fields
+    before = [f'include "{path}"' for path, _ in alone.values()]
+    for path, fields in alone.values():
         found = read_fields([write_gin(tmp_path, *before, model, f'include "{path}"')])
-        assert found == alone, path.stem
+        assert found == fields, path.stem
 
 
 TINY = "models/encoder_tiny.gin"
