@@ -34,23 +34,23 @@ b.Batches.__next__ = keep
 train.main(sys.argv[1:])
 """
 
-# `train.py` whose second process cannot read the checkpoint of step 8, always or the first time.
+# `train.py` whose second process cannot read the checkpoint of step 8: at first storage fails, and
+# then the checkpoint is damaged.
 UNREADABLE_BY_ONE = """
-import sys, jax
+import os, sys, jax
 import pretrax.training.saved.checkpoints as c
 from pretrax.cli import train
+from pretrax.training.saved.damage import DamageError
+ERRORS = [OSError("503"), DamageError("a checksum")]
 load = c.Checkpoints._load
 def load_or_not(self, step, target):
     loaded = load(self, step, target)
     if jax.process_index() == 1 and step == 8 and ERRORS:
-        raise ERRORS.pop()
+        raise ERRORS.pop(0)
     return loaded
 c.Checkpoints._load, c.WAITS = load_or_not, (0,)
 train.main(sys.argv[1:])
-"""
-DAMAGED = """
-from pretrax.training.saved.damage import DamageError
-ERRORS = [DamageError('a checksum')]
+assert not ERRORS or os.environ["JAX_PROCESS_ID"] == "0"
 """
 
 # A process that joins the other process of a run and waits. It is given the run's folder.
@@ -100,13 +100,14 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone(data, tmp_path_factory):
-    """Runs eight steps in this process, and returns the arrays of rows at each step."""
-    run, rows, read = (
-        tiny.Run(tmp_path_factory.mktemp("alone"), data, STEPS=8),
-        [],
-        Batches.__next__,
-    )
+def whole(data, tmp_path_factory):
+    """Runs twelve steps in this process, and returns the run and the arrays of rows at each step.
+
+    It has as many devices as two processes, so its result is the same bit for bit.
+    """
+    run = tiny.Run(tmp_path_factory.mktemp("whole"), data)
+    rows = []
+    read = Batches.__next__
 
     def keep(self):
         found = read(self)
@@ -114,54 +115,37 @@ def alone(data, tmp_path_factory):
         return found
 
     with pytest.MonkeyPatch.context() as patch:
+        tiny.on_devices(patch, 2)
         patch.setattr(Batches, "__next__", keep)
-        tiny.train_in_process(run.arguments())
+        tiny.train_in_process(run.arguments(mesh__make_mesh__fsdp=2))
     return run, rows
 
 
-def assert_close(lines, expected):
-    """Ignores the amount of data read, which each process reports for its own shards."""
-    assert [line["step"] for line in lines] == [line["step"] for line in expected]
-    for actual, reference in zip(lines, expected):
-        actual, reference = (
-            {k: v for k, v in line.items() if k != "data/store/epochs"}
-            for line in (actual, reference)
-        )
-        assert actual == pytest.approx(reference, rel=1e-4)
+def assert_same_run(run, whole):
+    """Compares two finished runs, except for the data that each process read for its own shards."""
+    lines, expected = (
+        [
+            {name: x for name, x in line.items() if name != "data/store/epochs"}
+            for line in one.lines()
+            if "loss" in line or line["step"] == 12
+        ]
+        for one in (run, whole)
+    )
+    assert lines == expected
+    tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
 
 
-@pytest.mark.slow  # with other numbers of shards; test_resume.py tests this for one process
-def test_run_started_by_two_processes_continues_in_one(alone, data, tmp_path, capsys):
-    whole, rows = alone
-    run = tiny.Run(tmp_path, data)
-    (tmp_path / "rows").mkdir()
-    env = {"ROWS": str(tmp_path / "rows")}
-    shown = {"tiny__slow_token_store__shown": True}
-    output = finish_both(run, program=("-c", KEEPING_ROWS), env=env, STEPS=4, **shown)
-    assert "mesh {'data': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 1}" in output
-    assert "Filling in held-out passages" in output and "Done." in output
-    blocks = list((tmp_path / "rows").iterdir())
-    assert len(blocks) == 4 * 3 * 2  # steps, leaves of a row, devices
-    for block in blocks:
-        step, leaf, start = (int(x) for x in block.stem.split("-"))
-        actual, reference = np.load(block), rows[step][leaf]
-        assert len(actual) == len(reference) // 2
-        np.testing.assert_array_equal(actual, reference[start : start + len(actual)])
-    # each process saved the position of its shards, and all bytes are the same as for one process
-    for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
-        assert (run.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
-
-    output = run.train_in_process(capsys, STEPS=8, **shown)
-    assert "Continuing from the checkpoint of step 4." in output
-    assert_close([x for x in run.lines() if "loss" in x or x["step"] == 8], whole.lines())
-
-
+# with other numbers of shards; test_resume.py tests this for one process
 @pytest.mark.slow
-def test_two_killed_processes_resume_bit_for_bit(data, tmp_path, monkeypatch):
+def test_two_killed_processes_resume_bit_for_bit(whole, data, tmp_path, monkeypatch, capsys):
     """Resumed as two processes or as one process with the same number of devices, the run ends with
     the arrays and metrics of an uninterrupted process, apart from the epochs of its own shards."""
+    whole, rows = whole
     killed = tiny.Run(tmp_path / "killed", data)
-    processes = start_both(killed, env={"WAIT": "0.02"})
+    (tmp_path / "rows").mkdir()
+    env = {"ROWS": str(tmp_path / "rows"), "WAIT": "0.02"}
+    shown = {"tiny__slow_token_store__shown": True}
+    processes = start_both(killed, program=("-c", KEEPING_ROWS), env=env, **shown)
     while not (killed.dir / "checkpoints/4").exists() or len(killed.lines()) < 6:
         assert [p.poll() for p in processes] == [None, None]
         time.sleep(0.02)
@@ -169,44 +153,44 @@ def test_two_killed_processes_resume_bit_for_bit(data, tmp_path, monkeypatch):
         process.kill()
         process.communicate()
 
-    whole, alone = tiny.Run(tmp_path / "whole", data), tiny.Run(tmp_path / "alone", data)
+    # Each process read the rows of its own device.
+    blocks = [path for path in (tmp_path / "rows").iterdir() if int(path.stem.split("-")[0]) < 4]
+    assert len(blocks) == 4 * 3 * 2  # steps, leaves of a row, devices
+    for block in blocks:
+        step, leaf, start = (int(x) for x in block.stem.split("-"))
+        actual, reference = np.load(block), rows[step][leaf]
+        assert len(actual) == len(reference) // 2
+        np.testing.assert_array_equal(actual, reference[start : start + len(actual)])
+    # Each process saved the position of its shards, and all bytes are the same as for one process.
+    for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
+        assert (killed.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
+
+    alone = tiny.Run(tmp_path / "alone", data)
     shutil.copytree(killed.dir, alone.dir)
-    assert "Continuing from the checkpoint of step" in finish_both(killed)
+    output = finish_both(killed, **shown)
+    assert "Continuing from the checkpoint of step" in output
+    assert "mesh {'data': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 1}" in output
+    assert "Filling in held-out passages" in output and "Done." in output
+    assert_same_run(killed, whole)
+
     tiny.on_devices(monkeypatch, 2)
-    for run in (whole, alone):
-        tiny.train_in_process(run.arguments(mesh__make_mesh__fsdp=2))
-    for run in (killed, alone):
-        lines, expected = (
-            [
-                {name: x for name, x in line.items() if name != "data/store/epochs"}
-                for line in one.lines()
-                if "loss" in line or line["step"] == 12
-            ]
-            for one in (run, whole)
-        )
-        assert lines == expected
-        tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
+    output = alone.train_in_process(capsys, mesh__make_mesh__fsdp=2, **shown)
+    assert "Continuing from the checkpoint of step" in output
+    assert_same_run(alone, whole)
 
 
 @pytest.mark.slow
-def test_two_processes_skip_a_checkpoint_that_one_of_them_finds_damaged(alone, data, tmp_path):
-    whole, _ = alone
+def test_two_processes_agree_on_a_checkpoint_that_one_of_them_cannot_read(whole, data, tmp_path):
+    """Both read it again if storage fails for one, and both skip it if one finds it damaged."""
+    whole, _ = whole
     run = tiny.Run(tmp_path, data)
     shutil.copytree(whole.dir, run.dir)
-    program = ("-c", f"{DAMAGED}\n{UNREADABLE_BY_ONE}")
-    output = " ".join(finish_both(run, program=program, STEPS=8).split())
-    assert "warning: checkpoint 8 is damaged" in output
+    shutil.rmtree(run.dir / "checkpoints/12")
+    (run.dir / "result.json").unlink()
+    output = " ".join(finish_both(run, program=("-c", UNREADABLE_BY_ONE)).split())
+    assert "warning: checkpoint 8 is damaged" in output and "503" not in output
     assert "Continuing from the checkpoint of step 4." in output
-    assert_close(run.lines(), whole.lines())
-
-
-@pytest.mark.slow
-def test_two_processes_read_a_checkpoint_again_if_storage_fails_for_one(alone, data, tmp_path):
-    run = tiny.Run(tmp_path, data)
-    shutil.copytree(alone[0].dir, run.dir)
-    program = ("-c", f"ERRORS = [OSError('503')]\n{UNREADABLE_BY_ONE}")
-    assert "warning" not in finish_both(run, program=program, STEPS=8)
-    assert (run.dir / "checkpoints/8").exists()
+    assert_same_run(run, whole)
 
 
 @pytest.mark.slow
