@@ -515,13 +515,6 @@ def start(file: str, *arguments: str) -> subprocess.Popen:
     )
 
 
-def finish(file: str, *arguments: str) -> str:
-    process = start(file, *arguments)
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, output
-    return output
-
-
 @pytest.fixture(scope="module")
 def undisturbed(finished) -> list[dict]:
     """Returns the results of the first seed from runs that were never killed."""
@@ -534,9 +527,9 @@ def trains(file: str) -> bool:
     return any(path.stat().st_size for path in runs.glob("*/*/metrics.jsonl"))
 
 
-def kill_when(file: str, reached) -> None:
+def kill_when(file: str, reached, workers: int = 2) -> None:
     """Kills a comparison with all of its processes when a moment is reached."""
-    process = start(file, "--gin.SEEDS=[0]", "--workers=2")
+    process = start(file, "--gin.SEEDS=[0]", f"--workers={workers}")
     while process.poll() is None and not reached():
         time.sleep(0.01)
     with contextlib.suppress(ProcessLookupError):  # A fast machine may have finished.
@@ -545,13 +538,18 @@ def kill_when(file: str, reached) -> None:
 
 
 @pytest.mark.slow
-def test_comparison_killed_between_checkpoints_equals_uninterrupted(undisturbed, tmp_path):
+def test_comparison_killed_between_checkpoints_equals_uninterrupted(
+    undisturbed, tmp_path, monkeypatch
+):
+    """It is killed when the first variant is complete and the second is half trained."""
     file = small.write(tmp_path, "comparison.Comparison.checkpoints = 2")
     runs = tmp_path / "compared/runs"
-    kill_when(file, lambda: any(runs.glob("*/*/checkpoints/3")))
-    kill_when(file, lambda: any(runs.glob("*/*/evaluation/eval_metrics.jsonl")))
-    output = finish(file, "--gin.SEEDS=[0]", "--workers=2")
-    assert "devices taken: False" in output
+    kill_when(file, lambda: any(runs.glob("large_2/*/checkpoints/3")), workers=1)
+    assert list(runs.glob("small/*/evaluation/eval_metrics.jsonl"))
+    assert not list(runs.glob("large_2/*/evaluation/eval_metrics.jsonl"))
+    started = small.run_trials_in_process(monkeypatch)
+    assert small.compare_in_process(file, "--gin.SEEDS=[0]") == 0
+    assert started == ["runs/large_2/seed_0"]
     found = small.figures(tmp_path / "compared")
     assert [one["step"] for one in found] == [3, 6, 3, 6]
     assert [one for one in found if one["step"] == 6] == undisturbed
@@ -563,7 +561,9 @@ def test_comparison_killed_at_twenty_moments_equals_uninterrupted(undisturbed, t
     for moment in range(20):
         ends = time.monotonic() + 1 + 0.7 * moment
         kill_when(file, lambda ends=ends: time.monotonic() > ends)
-    finish(file, "--gin.SEEDS=[0]", "--workers=2")
+    process = start(file, "--gin.SEEDS=[0]", "--workers=2")
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
     assert small.figures(tmp_path / "compared") == undisturbed
 
 
