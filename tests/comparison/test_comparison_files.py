@@ -11,7 +11,7 @@ from pretrax.comparison.eval_metrics import EVAL_METRICS
 from pretrax.comparison.eval_metrics.heldout_loss import ROW_TOKENS
 from pretrax.comparison.eval_metrics.parts.likelihoods import likelihood_form
 from pretrax.comparison.eval_metrics.parts.noise import is_bounded_by_noise
-from pretrax.comparison.scaling.requirements import requirements
+from pretrax.comparison.scaling.requirements import Requirements, requirements
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.corpora import synthetic_documents
 from pretrax.corpora.synthetic_tasks.task import drawn_task
@@ -44,9 +44,21 @@ def named(request):
     return request.param, *read(request.param)
 
 
+COST = ("model", "objective", "sequence_lengths", "batch_size", "packing", "mark_document_ends")
+NEEDS: dict[str, Requirements] = {}  # by the settings that determine the cost of a step
+
+
+def needs_of(run) -> Requirements:
+    settings = {name: fields_of(run)[name] for name in (*COST, "max_documents")}
+    key = repr(settings)
+    if key not in NEEDS:
+        NEEDS[key] = requirements({**settings, "vocabulary_rows": ROWS})
+    return NEEDS[key]
+
+
 def steps_of(comparison, variant, run) -> float:
     """Returns the number of steps that a variant's budget pays for, at least, from shapes alone."""
-    needs = requirements({**fields_of(run), "vocabulary_rows": ROWS})
+    needs = needs_of(run)
     budget = as_partial(trained_variants(comparison)[variant].budget)
     of_a_step = {
         "text_tokens": needs.text_tokens,
