@@ -100,8 +100,17 @@ def test_greedy_speculation_equals_plain_decoding(name):
     found, counts = speculate(*drafting, prompts, max_new=NEW, stop_ids=(0, 1))
     assert_same_decoding(found, counts, free, drafting[2].drafter.number)
     assert 0 < counts.accepted.sum() < counts.drafted.sum()  # otherwise the test would show less
+
+
+# `speculate` stops rows itself, so one model of each kind of drafts is enough.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["parallel heads", "masks", "t5 with another"])
+def test_speculation_stops_where_plain_decoding_stops(name):
+    plain, drafting = speculator(name)
+    prompts = prompts_of(plain[0], PROMPTS)
+    free = made_tokens(decode(*plain, prompts, max_new=NEW, stop_ids=(0, 1)))
     # Stop ids that come early in one row, late in another, and perhaps never in the third.
-    stops = made_tokens(free)[0][2], made_tokens(free)[1][5]
+    stops = free[0][2], free[1][5]
     expected = decode(*plain, prompts, max_new=NEW, stop_ids=stops)
     found, counts = speculate(*drafting, prompts, max_new=NEW, stop_ids=stops)
     assert_same_decoding(found, counts, expected, drafting[2].drafter.number)
