@@ -415,6 +415,25 @@ def test_image_runs_in_the_mounted_folder_with_all_extras():
         assert "${EXTRAS-[all]}" in (ROOT / "launch" / script).read_text()
 
 
+# One layer, one objective and one shape of rows compile in a fraction of the quickstart's time.
+QUICK_RUN = """
+from __gin__ import dynamic_registration
+from pretrax import models
+from pretrax import training
+
+include "runs/own_task.gin"
+include "objectives/span_corruption.gin"
+
+STEPS = 2
+training.Run.batch_size = 8
+training.Run.sequence_lengths = {"encoder": 64, "decoder": 64}
+models.encoder_decoder.num_encoder_layers = 1
+models.encoder_decoder.num_decoder_layers = 1
+models.encoder_decoder.scan_layers = False
+models.encoder_decoder.remat_policy = "none"
+"""
+
+
 @pytest.mark.slow
 def test_user_seqio_task_trains_on_a_tpu_vm(project, clouds, launch):
     """The sent copy of pretrax trains on the sent task from its own folder."""
@@ -433,7 +452,7 @@ def test_user_seqio_task_trains_on_a_tpu_vm(project, clouds, launch):
         'def as_targets(lines):\n    return lines.map(lambda line: {"targets": line})\n'
     )
     (project / "a.txt").write_text("Some words of a text.\n" * 400)
-    (project / "my_run.gin").write_text('include "runs/own_task.gin"\nSTEPS = 2\n')
+    (project / "my_run.gin").write_text(QUICK_RUN)
     (clouds / "command.py").write_text(
         "import os, runpy, sys\n"
         "os.makedirs('../package', exist_ok=True)\n"
