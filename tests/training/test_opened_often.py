@@ -19,12 +19,12 @@ def kilobytes():
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1000
 
-for _ in range(20):
+for _ in range(10):
     open_run(sys.argv[1])
 before = kilobytes()
-for _ in range(60):
+for _ in range(40):
     open_run(sys.argv[1])
-print((kilobytes() - before) / 60)
+print((kilobytes() - before) / 40)
 """
 
 
