@@ -416,10 +416,10 @@ def drawn(docs: Path) -> dict[str, str]:
 def published(found: Found, name: str) -> str:
     """Returns the part of a report that compares it with the literature, in Markdown."""
     (literature,) = [one.literature for one in SETTINGS if one.comparison == name] or [""]
+    checked = [claim for claim in claims.CLAIMS if claim.contrast.comparison == name]
     verdicts = [
         f"- {claim.claim} ({paper_link(claim.source)}): **{v.verdict}**"
-        for claim, v in claims.verdicts(found)
-        if claim.contrast.comparison == name
+        for claim, v in claims.verdicts(found, checked)
     ]
     links = (
         f"[How to read a report](../{READING}#read-a-report) · "
