@@ -629,11 +629,11 @@ REQUIRED: dict[str, Callable[[LawExamples], None]] = {
 WEIGHTED = {"weights reach the loss": weights_reach_the_loss}
 LAWS = REQUIRED | {
     "lengths are enough": lengths_are_enough,
-    "planned slots are used": planned_slots_are_used,
     "batch = loop": rows_do_not_depend_on_their_batch,
 }
 # Laws that most objectives keep; for the others, a failure is informative.
 USUAL: dict[str, Callable[[LawExamples], None]] = {
+    "planned slots are used": planned_slots_are_used,
     "noise is drawn": noise_is_drawn,
     "every target counts": every_target_counts,
     **WEIGHTED,
