@@ -340,12 +340,19 @@ def _comparisons(name: str) -> str:
     for path in kept:
         setup = json.loads(path.read_text(encoding="utf-8"))
         comparison = path.parent.name
-        gin = (ROOT / f"gin_configs/comparisons/{comparison}.gin").read_text(encoding="utf-8")
+        gin = _gin_text(f"comparisons/{comparison}.gin")
         if re.search(rf"objectives[/.]{name}\b|--objective={name}\b", gin):
             lines.append(f"- [{setup['question']}](../comparisons/{comparison}.md)")
     if not lines:
         return "No comparison here has trained it yet. See [Comparing](../comparing.md)."
     return "\n".join(["Comparisons that train it:", "", *lines])
+
+
+def _gin_text(name: str) -> str:
+    """Returns the text of a comparison's gin file and of the comparisons that it includes."""
+    text = (ROOT / "gin_configs" / name).read_text(encoding="utf-8")
+    included = re.findall(r'^include "(comparisons/.*)"', text, re.MULTILINE)
+    return "\n".join([text, *map(_gin_text, included)])
 
 
 def _draw(name: str) -> str:
