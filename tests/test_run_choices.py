@@ -160,11 +160,19 @@ def test_unknown_name_is_rejected_with_similar_names(capsys, arguments, names):
     assert not [name for name in names if name not in output], output
 
 
-def test_other_value_of_a_setting_that_a_name_stands_for_is_rejected(capsys):
-    with exits(capsys, "--data=a.txt", "FILES = 'b.txt'"):
-        cli.run("train", ["--data=a.txt", "--files=b.txt"])
-    with exits(capsys, "--objective=named.mine", "@named.other"):
-        cli.run("train", ["--objective=named.mine", "--gin.training.Run.objective=@named.other"])
+@pytest.mark.parametrize(
+    "name, other",
+    [
+        ("--data=a.txt", "--files=b.txt"),
+        ("--data=a.txt", "--gin_bindings=FILES='b.txt'"),
+        ("--objective=named.mine", "--gin.training.Run.objective=@named.other"),
+        ("--objective=named.mine", "--gin.Run.objective=@named.other"),
+        ("--objective=mlm", "--gin.training.Run.objective=@objectives.causal_lm"),
+    ],
+)
+def test_other_value_of_a_setting_that_a_name_stands_for_is_rejected(capsys, name, other):
+    with exits(capsys, name, other.rpartition("=")[2].strip("'")):
+        cli.run("train", [name, other])
 
 
 def test_run_directory_is_rejected_with_the_command_for_its_gin_file(capsys, tmp_path):

@@ -29,6 +29,7 @@ from ..objectives.catalog import ALIASES, CATALOG, find, run_of
 from ..settings.command_line import (
     GinFiles,
     add_gin_arguments,
+    as_option,
     gin_files_of,
     parse_settings,
     with_values_joined,
@@ -251,17 +252,23 @@ def parse_run(
             parser.exit(2, printable(f"\nerror: {error}\n"))
     others = [word for word in typed.words if not word.startswith("--gin_file=")]
     options = parse_settings(parser, others, gin)
-    if overridden := [x for x in options.gin_bindings if _overrides(x, gin.implied)]:
-        parser.error(f"got {typed.text} and also {overridden[0]}: leave one of them out")
+    if overridden := [x for x in options.gin_bindings if _overrides(x, typed, gin.implied)]:
+        parser.error(f"got {typed.text} and also {as_option(overridden[0])}: leave one of them out")
     for kind in CHOICES:
         setattr(options, kind, typed.names.get(kind))
     return options, gin, typed
 
 
-def _overrides(binding: str, implied: Sequence[str]) -> bool:
+def _overrides(binding: str, typed: NamedWords, implied: Sequence[str]) -> bool:
     """Returns whether a binding gives another value to a setting that a name stands for."""
-    setting = binding.partition(" = ")[0]
-    return any(x.partition(" = ")[0] == setting and x != binding for x in implied)
+    setting = _setting_of(binding)
+    if setting.removeprefix("Run.") in typed.names:
+        return binding not in implied
+    return any(_setting_of(x) == setting and x != binding for x in implied)
+
+
+def _setting_of(binding: str) -> str:
+    return binding.partition("=")[0].strip().removeprefix("training.")
 
 
 def typed_names(words: Sequence[str]) -> NamedWords:
