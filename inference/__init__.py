@@ -1,6 +1,7 @@
 """Inference with a trained model: generation, filling, scoring, classification and embeddings.
 
-`inference.decoding` has the functions on token ids, such as `decode` and `speculate`.
+`decode` and `speculate`, for token ids, are in `inference.decoding.decoding` and
+`inference.decoding.speculation`.
 """
 
 from . import modes as _modes  # noqa: F401  (registers them)

@@ -97,7 +97,8 @@ def test_unknown_tokens_of_texts_are_counted(run_of, capsys):
     console = PrintableConsole()
     print_unknown(console, trained, [{"text": "az"}, {"prefix": "", "suffix": "z"}, {"error": "z"}])
     assert_named(capsys.readouterr().out, 2, 3)
-    print_unknown(console, trained, [{"text": "a"}])
+    letters = trained._replace(encode=lambda x: [*x.encode()], unknown=ord("M"))
+    print_unknown(console, letters, [{"text": "a[MASK]"}])
     assert not capsys.readouterr().out
 
 

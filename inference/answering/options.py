@@ -98,8 +98,8 @@ class Options:
       draft: Smaller model for speculative decoding. None: no drafts.
       denoiser: Mode token before the text, such as UL2's "R". None: the default of the prompt form.
       top: Number of guesses for each mask or next token, or of classes for each text.
-      steps: Number of steps of unmasking, for each text or block. None: the number of masks, or 32
-        steps of a flow.
+      steps: Number of steps of unmasking, for each text or block. None: one step for each mask, or
+        32 for a flow.
       order: Order of unmasking (`inference.unmask`).
       pooling: How to pool hidden states into an embedding. None: as in training.
       second: Whether two towers embed texts as the second text of a pair.

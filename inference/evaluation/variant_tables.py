@@ -11,6 +11,7 @@ import functools
 import io
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ def read_wild_type(given: str) -> str:
 
     Raises ValueError for a missing file, and for a file of no or several records.
     """
-    if not Path(given).is_file():
+    if not os.path.isfile(given):  # a long sequence is no valid path
         if given.isalpha():
             return given
         raise ValueError(

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from ...settings.printable import printable
 from ..answering.answers import answer
+from ..answering.masks import MASKS
 from ..answering.options import Options
 from ..decoding.speculation import DraftCounts
 from ..trained import Mode, Trained, is_trained_for, learned_modes
@@ -29,6 +31,7 @@ class Request(NamedTuple):
 
 
 COUNTED = 100  # number of items whose unknown tokens are counted
+MASK = re.compile("|".join(map(re.escape, MASKS)))
 
 
 def print_mode(console: Console, run: str, trained: Trained, request: Request) -> None:
@@ -47,14 +50,18 @@ def print_mode(console: Console, run: str, trained: Trained, request: Request) -
 
 def print_unknown(console: Console, trained: Trained, items: Sequence[dict]) -> None:
     """Prints how many tokens of the first texts are unknown to the vocabulary, if there are any."""
+    if trained.unknown is None:
+        return
     fields = ("text", "second", "prefix", "suffix")
     values = [item.get(field) for item in items[:COUNTED] for field in fields]
     texts = [value for value in values if isinstance(value, str)]
-    tokens = [token for text in texts for token in trained.encode(text)]
-    if trained.unknown is not None and (count := tokens.count(trained.unknown)):
+    tokens = [
+        token for text in texts for part in MASK.split(text) for token in trained.encode(part)
+    ]
+    if count := tokens.count(trained.unknown):
         console.print(
-            f"warning: the vocabulary lacks {count} of the {len(tokens)} tokens, which the model "
-            "reads as unknown: give a text like its training text.",
+            f"warning: {count} of the first {len(tokens)} tokens are not in the vocabulary, so the "
+            "model reads them as unknown: use text like the training text.",
             soft_wrap=True,
         )
 

@@ -148,7 +148,7 @@ def test_wild_type_is_a_sequence_or_a_fasta_record(tmp_path, monkeypatch):
     file = tmp_path / "protein.fasta"
     file.write_text(">P1 a protein\nACG\nTT\n")
     assert read_wild_type(str(file)) == "ACGTT"
-    assert read_wild_type("ACGTT") == "ACGTT"
+    assert read_wild_type("ACGTT" * 60) == "ACGTT" * 60
     monkeypatch.chdir(file.parent)
     assert read_wild_type(file.rename("wild").name) == "ACGTT"
     file.write_text(">P1\nACG\n>P2\nTT\n")
