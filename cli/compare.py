@@ -192,8 +192,8 @@ def reported(asked: str, gin: GinFiles) -> str:
     if gin.bindings and (is_kept_alone or not _set_only_directory(asked, gin)):
         raise ValueError(
             f"--report shows the results in {directory} as they are, so settings of the comparison "
-            "(--gin.…) would have no effect: leave them out, or run what is missing by the name or "
-            "gin file of the comparison without --report."
+            "(--gin.…) would have no effect: leave them out, or run the comparison "
+            "without --report to add what is missing."
         )
     return directory
 

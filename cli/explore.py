@@ -86,9 +86,8 @@ def explorer_of(options: argparse.Namespace) -> Explorer:
     for directory in options.comparison:
         if not (Path(directory) / REPORT).exists():
             raise ValueError(
-                f"{directory} is not the directory of a comparison (it has no {REPORT}): give one "
-                "that `pretrax compare` wrote, or write its report with "
-                f"`pretrax compare {shlex.quote(directory)} --report`."
+                f"{directory} has no {REPORT}: give the directory of a comparison. If its report "
+                f"is missing, write it with `pretrax compare {shlex.quote(directory)} --report`."
             )
     return Explorer(options.run, options.comparison, objective, options.trust)
 

@@ -9,6 +9,7 @@ This package names array axes with these letters:
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 
+from ..constraints import name_of
 from .prompt_forms import PromptForm, check_form
 from .token_ids import TokenIds
 
@@ -528,6 +530,12 @@ class Member(NamedTuple):
     call: str = ""
 
 
+def _name_of(builder: Callable) -> str:
+    while isinstance(builder, functools.partial):
+        builder = builder.func
+    return name_of(builder)
+
+
 def build(builder: Builder, ids: TokenIds) -> Objective:
     """Returns the builder's objective.
 
@@ -546,7 +554,7 @@ def build(builder: Builder, ids: TokenIds) -> Objective:
         raise
     except Exception as error:  # a user's function may raise any exception
         raise ValueError(
-            f"The objective could not be built: {type(error).__name__}: {error}"
+            f"{_name_of(builder)} could not be built: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(objective, Objective):
         raise ValueError(
