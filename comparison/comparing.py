@@ -292,7 +292,11 @@ def cores_of_runs(machines: Machines, trials: Sequence[Trial]) -> list[list[int]
 def planned(
     console: Console, comparison: Comparison, cores: Sequence[int]
 ) -> dict[str, VariantFacts]:
-    """Returns the facts of each variant; a process like a worker's computes missing facts."""
+    """Returns the facts of each variant.
+
+    Another process computes missing facts, on the cores of one worker, so that it measures step
+    times as in training.
+    """
     directory = comparison.directory
     log = Path(comparison.directory) / LOG
     if facts_of(comparison).keys() != trained_variants(comparison).keys():

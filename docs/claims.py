@@ -39,7 +39,7 @@ COLORS = {
 class Contrast(NamedTuple):
     """Two variants at a figure of a comparison, and which of them should be better.
 
-    With a margin, `better` should only not be worse than `than` by the margin or more.
+    With a margin, `better` may be worse than `than`, but by less than the margin.
     """
 
     comparison: str

@@ -212,7 +212,7 @@ class Head(NamedTuple):
     builders: tuple[str, ...]  # names of the builders of `models` that support the head
     # Model settings -> a module that takes hidden states. None if the network builds the head.
     build: Callable[[Config], nn.Module] | None = None
-    settings: tuple[str, ...] = ()  # fields of `Config` that only this head reads
+    settings: tuple[str, ...] = ()  # fields of `Config` that need this head
     has_classes: bool = False  # whether the head has `Config.num_classes` outputs
     over_vocabulary: bool = False  # whether the module returns a `Projection` onto the vocabulary
     # (model settings, name=`scope`) -> a module that takes the stack's states and the embeddings of

@@ -267,8 +267,8 @@ def test_corpus_objective_and_model_are_independent_choices():
 def test_preset_read_after_others_gives_only_its_own_settings(kind, tmp_path):
     """An objective may change settings of the model, which last until a file chooses a model.
 
-    Of several presets that set the same names, only one is read. The others would leave the same
-    settings to later presets, and would be left the same settings by earlier ones.
+    Presets that set the same names overwrite the same settings and leave the same settings behind,
+    so one of them is enough.
     """
     model = 'include "models/encoder_decoder_tiny.gin"'
     alone = {}

@@ -135,7 +135,10 @@ def assert_same_run(run, whole):
     tiny.assert_same(tiny.saved_arrays(run.dir, 12), tiny.saved_arrays(whole.dir, 12))
 
 
-# with other numbers of shards; test_resume.py tests this for one process
+def losses(run):
+    return [line["loss"] for line in run.lines() if "loss" in line]
+
+
 @pytest.mark.slow
 def test_two_killed_processes_resume_bit_for_bit(whole, data, tmp_path, monkeypatch, capsys):
     """Resumed as two processes or as one process with the same number of devices, the run ends with
@@ -165,8 +168,14 @@ def test_two_killed_processes_resume_bit_for_bit(whole, data, tmp_path, monkeypa
     for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
         assert (killed.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
 
+    # One process with one device has other shards.
+    small = tiny.Run(tmp_path / "small", data)
     alone = tiny.Run(tmp_path / "alone", data)
-    shutil.copytree(killed.dir, alone.dir)
+    for run in (small, alone):
+        shutil.copytree(killed.dir, run.dir)
+    small.train_in_process(capsys, **shown)
+    assert losses(small) == pytest.approx(losses(whole), rel=1e-4)
+
     output = finish_both(killed, **shown)
     assert "Continuing from the checkpoint of step" in output
     assert "mesh {'data': 1, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 1}" in output
