@@ -137,7 +137,7 @@ def test_invalid_command_lines_are_rejected(data, tmp_path, capsys, arguments, e
         ([f"RUN_DIR={__file__!r}"], ["run_dir =", __file__]),
         (["RUN_DIR='runs/a[1]'"], ["runs/a[1]"]),
         ([r"RUN_DIR='runs/a\\b'"], ["backslash"]),
-        (["DATA='/absent'"], ["/absent", "store.json"]),
+        (["DATA='/absent'"], ["/absent"]),
     ],
     ids=lambda x: ",".join(map(str, x)),
 )
