@@ -62,8 +62,9 @@ def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
         data = {kind: "".join(text) for kind, text in output.get("data", {}).items()}
         if "text/markdown" in data:
             yield _nested(data["text/markdown"])
-        elif not (text := data.get("text/plain", "<")).startswith("<"):  # "<IFrame at …>"
-            yield "```text\n" + text.strip("\n") + "\n```"
+        elif output["output_type"] == "execute_result":
+            if not (text := data.get("text/plain", "<")).startswith("<"):  # "<IFrame at …>"
+                yield "```text\n" + text.strip("\n") + "\n```"
 
 
 def source(cell: Mapping[str, Any]) -> str:
@@ -94,11 +95,29 @@ def code(cell: Mapping[str, Any]) -> str:
 
 
 def _printed(outputs: Sequence[Mapping[str, Any]]) -> str:
-    """Returns what a cell printed, without colors and lines that were overwritten."""
-    text = "".join("".join(one["text"]) for one in outputs if one["output_type"] == "stream")
-    text = re.sub(r"\x1b\[[\d;]*m", "", text).replace("\r\n", "\n")
+    """Returns what a cell printed, as a terminal shows it, without colors. ~ is the home folder.
+
+    >>> bar = "1%\\r99%\\n\\x1b[1A\\x1b[2KDone."
+    >>> _printed([{"output_type": "stream", "name": "stdout", "text": bar}])
+    'Done.'
+    """
+    text = "".join(map(_text_of, outputs)).replace("\r\n", "\n")
+    text = re.sub(r"\x1b\[(?!1A|2K)[\d;?]*[A-Za-z]", "", text)
+    text = re.sub(r"[^\n]*\n\r?\x1b\[1A\r?\x1b\[2K", "", text)  # goes up and clears a line
+    text = text.replace("\x1b[2K", "").replace(str(Path.home()), "~")
     lines = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
     return "\n".join(lines).strip("\n")
+
+
+def _text_of(output: Mapping[str, Any]) -> str:
+    """Returns the printed text of an output, "" for errors, pages, Markdown and values."""
+    if output["output_type"] == "stream":
+        return "".join(output["text"]) if output["name"] == "stdout" else ""
+    data = output.get("data", {})
+    if output["output_type"] != "display_data" or "text/markdown" in data:
+        return ""
+    text = "".join(data.get("text/plain", "<"))
+    return "" if text.startswith("<") else text
 
 
 def _nested(text: str) -> str:

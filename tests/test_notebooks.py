@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import sys
+from pathlib import Path
 
 import nbclient
 import nbformat
@@ -57,6 +58,7 @@ def test_page_has_the_cells_and_outputs_of_its_notebook(name, monkeypatch):
     pages = importlib.import_module("notebook_pages")
     book = json.loads((ROOT / f"docs/notebooks/{name}.ipynb").read_text(encoding="utf-8"))
     page = (ROOT / f"docs/notebooks/{name}.md").read_text(encoding="utf-8")
+    assert "\x1b" not in page and str(Path.home()) not in page
     for cell in book["cells"]:
         text = pages.code(cell) if cell["cell_type"] == "code" else pages.prose(cell)
         assert text.split("\n\n")[-1] in page, f"{text}: run python docs/notebook_pages.py"
