@@ -48,7 +48,7 @@ def read_wild_type(given: str) -> str:
 
     Raises ValueError for a missing file, and for a file of no or several records.
     """
-    if not os.path.isfile(given):  # a long sequence is no valid path
+    if not os.path.isfile(given):  # a long sequence is not a valid path
         if given.isalpha():
             return given
         raise ValueError(
