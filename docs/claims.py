@@ -291,7 +291,7 @@ CLAIMS = (
         note="the source trains models of 270M to 10B parameters",
     ),
     Claim(
-        "Bags of six tokens first cost loss on equal text",
+        "Bags of tokens first raise the loss on equal text",
         "On the same text, a first phase on bags of six tokens raises the loss of next-token "
         "prediction.",
         "superposition",
