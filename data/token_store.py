@@ -86,8 +86,8 @@ def open_store(path: str | os.PathLike) -> TokenStore:
     except (FileNotFoundError, NotADirectoryError):
         if not folder.exists(""):
             raise ValueError(
-                f"There is no token store {folder.path}: check how the path is spelled, or write "
-                "the store with `pretrax prepare` or `write_store`."
+                f"No token store at {folder.path}: check the path, or make the store with "
+                "`pretrax prepare` or `write_store`."
             ) from None
         raise ValueError(
             f"{folder.path} is not a finished token store, because it has no {STORE}, which is "

@@ -130,7 +130,7 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
     for field, mistake_in in _MISTAKES.items():
         for number, item in enumerate(getattr(task, field)):
             if mistake := mistake_in(item):
-                raise ValueError(f"{name}: {field}[{number}] {mistake}. It is {item!r:.200}.")
+                raise ValueError(f"{name}: {field}[{number}] {mistake}. Got {item!r:.200}.")
     read = {*task.documents}
     heldout = [text for text in task.heldout if text not in read]
     if not heldout:
@@ -196,7 +196,7 @@ def _mistake_in_question(question: Any) -> str:
         return _other_type(question, example)
     answers = question.answers
     if not isinstance(answers, list | tuple) or not all(isinstance(x, str) for x in answers):
-        return f"has the answers {answers!r:.80}, expected a tuple of strings: (' Paris', ' Rome')"
+        return f"has answers={answers!r:.80}, expected a tuple of strings, like (' Paris', ' Rome')"
     if repeated := [answer for answer in answers if answers.count(answer) > 1]:
         return f"has the answer {repeated[0]!r} more than once: give each answer once"
     if not 0 < question.right < len(answers):

@@ -103,7 +103,7 @@ def data(tmp_path_factory):
 def whole(data, tmp_path_factory):
     """Runs twelve steps in this process, and returns the run and the arrays of rows at each step.
 
-    It has as many devices as two processes, so its result is the same bit for bit.
+    The run uses two devices, like the runs of two processes, so their results are bit-identical.
     """
     run = tiny.Run(tmp_path_factory.mktemp("whole"), data)
     rows = []
