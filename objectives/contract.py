@@ -530,10 +530,17 @@ class Member(NamedTuple):
     call: str = ""
 
 
-def _name_of(builder: Callable) -> str:
+def unwrapped(builder: Callable) -> tuple[Callable, dict[str, Any]]:
+    """Returns the function within `functools.partial`s, and the arguments that they set.
+
+    >>> unwrapped(functools.partial(functools.partial(int, base=2), base=8))
+    (<class 'int'>, {'base': 8})
+    """
+    settings: dict[str, Any] = {}
     while isinstance(builder, functools.partial):
+        settings = builder.keywords | settings
         builder = builder.func
-    return name_of(builder)
+    return builder, settings
 
 
 def build(builder: Builder, ids: TokenIds) -> Objective:
@@ -553,8 +560,9 @@ def build(builder: Builder, ids: TokenIds) -> Objective:
     except ValueError:
         raise
     except Exception as error:  # a user's function may raise any exception
+        function, _ = unwrapped(builder)
         raise ValueError(
-            f"{_name_of(builder)} could not be built: {type(error).__name__}: {error}"
+            f"{name_of(function)} could not be built: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(objective, Objective):
         raise ValueError(

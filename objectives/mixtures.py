@@ -5,7 +5,6 @@ length. This module draws no members.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,6 +34,7 @@ from .contract import (
     comparable,
     is_scheduled,
     joint_facts,
+    unwrapped,
     value_at,
 )
 from .layouts import joint_slots
@@ -118,14 +118,11 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
 
 def _call(builder: Any) -> str:
     """Returns a builder with its settings as text, such as "prefix_lm(mode='S')"."""
-    settings: dict[str, Any] = {}
-    while isinstance(builder, functools.partial):
-        settings = builder.keywords | settings
-        builder = builder.func
-    settings = {**getattr(builder, "settings", {}), **settings}
-    builder = getattr(builder, "function", builder)  # gin files build a Partial of settings/
+    function, settings = unwrapped(builder)
+    settings = {**getattr(function, "settings", {}), **settings}
+    function = getattr(function, "function", function)  # gin files build a Partial of settings/
     shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
-    return f"{getattr(builder, '__name__', 'builder')}({shown})"
+    return f"{getattr(function, '__name__', 'builder')}({shown})"
 
 
 def _check_names(members: Sequence[Member]) -> None:
